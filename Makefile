@@ -1,0 +1,35 @@
+# Two commands: `make race` and `make test`. Both set up .venv themselves and need no root.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help race test lint types bench clean
+
+help: ## what there is to make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "regatta: setting up $(VENV), once (1 to 3 minutes, most of it PyTorch) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "regatta needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' \
+		2>&1 | grep -v '^WARNING: Location' ; test -x $(BIN)/regatta
+	@touch $@
+
+race: $(INSTALLED) ## race the strategies on two workers and name the winner (about 2 minutes)
+	@echo "regatta: racing five strategies on two real workers (about 2 minutes) ..."
+	@$(BIN)/regatta race teacher
+
+test: $(INSTALLED) ## lint, types and tests (about 4 minutes)
+	@echo "regatta: lint, types and tests (about 4 minutes) ..."
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest
+
+bench: $(INSTALLED) ## all benchmarks against their peers (about 10 minutes, on a quiet machine)
+	@$(BIN)/regatta bench all
+
+clean: ## remove what was set up (runs are kept)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -1,0 +1,138 @@
+"""All that a strategy may do to the outside world.
+
+Both worlds (`worlds/processes.py`, `worlds/virtual.py`) implement `Comm`, so one strategy text runs
+in either. An `Op` starts when it is called and finishes when it is awaited: overlap needs no second
+interface. Payloads are values: whoever hands a vector over never writes to it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import torch
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Seconds: TypeAlias = float
+
+ANY: Final = -1  # any source, any tag
+DATA: Final = 0
+GOODBYE: Final = 1  # the sender will not send again
+LAST: Final = 2  # the model on its closing lap
+WORLD: Final = "world"  # the group of all ranks
+
+
+class Deadlock(RuntimeError):
+    """Nothing is left to happen, yet some ranks wait; the message names who waits for what."""
+
+
+class WorldFailed(RuntimeError):
+    """A rank has died or left while others still needed it."""
+
+
+class Phantom:
+    """A vector without numbers: timing-only runs pass its size around instead of data.
+
+    It keeps the one number that strategies read, the count in a vector's last element.
+    """
+
+    __slots__ = ("count", "nbytes")
+
+    def __init__(self, nbytes: int, count: float = 1.0) -> None:
+        self.nbytes = nbytes
+        self.count = count
+
+    def __add__(self, other: Phantom) -> Phantom:
+        return Phantom(self.nbytes, self.count + other.count)
+
+    def __truediv__(self, divisor: float) -> Phantom:
+        return Phantom(self.nbytes, self.count / divisor)
+
+    def __getitem__(self, index: int) -> float:
+        if index != -1:
+            raise IndexError("a phantom knows only its last element, the count")
+        return self.count
+
+    def numel(self) -> int:
+        return self.nbytes // 4
+
+
+Vector: TypeAlias = Any  # a contiguous 1-D torch.Tensor, or a Phantom in timing-only runs
+
+EMPTY: Final = torch.empty(0)  # the payload of a message that is all header
+
+
+@dataclass(slots=True)
+class Message:
+    src: int
+    tag: int
+    version: int  # how many gradients the payload contains or was computed from
+    data: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much work a `compute` is; the virtual clock turns it into seconds."""
+
+    samples: int = 0  # forward and backward passes
+    nbytes: int = 0  # of a vector merged into another
+
+    def __bool__(self) -> bool:
+        return bool(self.samples or self.nbytes)
+
+
+class Op(Protocol[T_co]):
+    """Something under way; awaiting it yields its result."""
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
+@dataclass
+class Traffic:
+    """What one rank has exchanged and how it spent its time."""
+
+    messages: int = 0  # sent, or collectives joined
+    nbytes: int = 0  # payload bytes handed to send, or contributed to a collective
+    computing: Seconds = 0.0
+    waiting: Seconds = 0.0
+    staleness: dict[int, int] = field(default_factory=dict)  # gradients by age at their update
+
+
+class Comm(Protocol):
+    rank: int
+    size: int
+    traffic: Traffic
+
+    def now(self) -> Seconds: ...
+    def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]: ...
+    def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]: ...
+    def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]: ...
+    def all_reduce(
+        self, data: Vector, group: str = WORLD, into: Vector | None = None
+    ) -> Op[Vector]:
+        """The SUM in rank order; dividing is the strategy's line.
+
+        `into` lends memory that the result may be written to, `data` itself included.
+        """
+        ...
+
+    def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]: ...
+    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
+        """Work that takes time: measured in a real world, charged by `load` in a virtual one."""
+        ...
+
+    def progress(self, fraction: float) -> None:
+        """Called inside `work`: operations started from here on start when this much is done."""
+        ...
+
+    def halt(self) -> None:
+        """Ask every rank to end its stream at its next turn."""
+        ...
+
+    def halted(self) -> bool: ...
+
+
+def num_bytes(data: Vector) -> int:
+    return int(data.nbytes)

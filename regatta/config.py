@@ -1,0 +1,226 @@
+"""A run's configuration: frozen dataclasses, each owned by its component.
+
+Everything can be set by name (`--set stop.epochs=3`), stored as JSON and read back; a name or value
+that does not fit is refused with the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from regatta import strategies, tasks
+from regatta.cluster import Cluster
+from regatta.learn import optimisers
+from regatta.learn.optimisers import Optimiser, Sgd
+from regatta.learn.replica import BUCKET_BYTES
+from regatta.strategies.base import Strategy
+from regatta.strategies.single import Single
+from regatta.tasks import Task
+from regatta.tasks.teacher import Teacher
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a run ends: at whichever comes first."""
+
+    epochs: float = 10.0
+    samples: int = 0  # of all workers; 0: no limit
+    seconds: float = 0.0  # of training; 0: no limit
+    target: float | None = None  # of the task's metric
+
+    def __post_init__(self) -> None:
+        if self.epochs <= 0:
+            raise ValueError("stop.epochs must be more than 0")
+        if self.samples < 0 or self.seconds < 0:
+            raise ValueError("stop.samples and stop.seconds must not be negative")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    every: float = 1.0  # epochs
+
+    def __post_init__(self) -> None:
+        if self.every <= 0:
+            raise ValueError("evaluation.every must be more than 0 epochs")
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    every: float = 0.0  # epochs; 0: only at the end
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.keep < 1:
+            raise ValueError("checkpointing.every must be 0 or more, checkpointing.keep 1 or more")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, completely described."""
+
+    task: Task = field(default_factory=Teacher)
+    strategy: Strategy = field(default_factory=Single)
+    optimiser: Optimiser = field(default_factory=Sgd)
+    workers: int = 1
+    minibatch: int = 64  # a worker
+    seed: int = 0
+    stop: Stop = field(default_factory=Stop)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
+    threads: int = 1  # a rank
+    device: str = "cpu"
+    bucket_bytes: int = BUCKET_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "minibatch", "threads", "bucket_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"device must be cpu or cuda, not {self.device}")
+        self.strategy.check(self.workers)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.workers + self.strategy.num_servers
+
+
+_REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
+}  # fmt: skip
+
+
+def nearest(word: str, known: list[str], what: str) -> str:
+    """The message for a name that is not there."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"unknown {what} {word!r}: {hint}(known: {', '.join(known)})"
+
+
+def component(part: str, spec: str, like: Any = None) -> Any:
+    """A strategy, task or optimiser from `name` or `name:option=value,option=value`."""
+    name, _, options = spec.partition(":")
+    known: dict[str, Any] = dict(_REGISTRIES[part]())
+    if like is not None:
+        known.setdefault(like.name, type(like))
+    if name not in known:
+        raise ValueError(nearest(name, sorted(known), part))
+    if like is not None and like.name == name and not options:
+        return like
+    values: dict[str, Any] = {}
+    for option in filter(None, _split_options(options)):
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"{part} option {option!r} is not of the form name=value")
+        values[key] = _parse(_field_type(known[name], key, f"{name} option"), value, key)
+    return known[name](**values)
+
+
+def _split_options(options: str) -> list[str]:
+    """At commas, except where the next piece is a further number of a list: sizes=3,4."""
+    pieces: list[str] = []
+    for piece in options.split(","):
+        if pieces and "=" not in piece and piece:
+            pieces[-1] += "," + piece
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+def assign(run: Run, settings: list[str]) -> Run:
+    """Apply `a.b=c` settings, in order."""
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting!r} is not of the form name=value")
+        run = _assign(run, path.strip().split("."), value.strip(), path.strip())
+    return run
+
+
+def _assign(owner: Any, path: list[str], value: str, whole: str) -> Any:
+    name, *rest = path
+    kind = _field_type(type(owner), name, f"setting {whole!r}:")
+    if rest:
+        inner = getattr(owner, name)
+        if not is_dataclass(inner):
+            raise ValueError(f"--set {whole}: {name} has no parts")
+        return replace(owner, **{name: _assign(inner, rest, value, whole)})
+    if name in _REGISTRIES and isinstance(owner, Run):
+        return replace(owner, **{name: component(name, value, getattr(owner, name))})
+    return replace(owner, **{name: _parse(kind, value, whole)})
+
+
+def _field_type(owner: type, name: str, what: str) -> Any:
+    hints = get_type_hints(owner)
+    known = [f.name for f in fields(owner)]
+    if name not in known:
+        raise ValueError(nearest(name, known, what))
+    return hints[name]
+
+
+def _parse(kind: Any, text: str, name: str) -> Any:
+    """Text as a value of this type."""
+    if get_origin(kind) in (Union, types.UnionType):
+        if text.lower() in ("none", "null", ""):
+            return None
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    try:
+        if kind is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                text.lower()
+            ]
+        if get_origin(kind) is tuple:
+            return tuple(_parse(get_args(kind)[0], t, name) for t in text.strip("()").split(","))
+        if kind in (int, float, str):
+            return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
+    except (ValueError, KeyError):
+        described = getattr(kind, "__name__", str(kind))
+        raise ValueError(f"{name}={text!r}: expected a value of type {described}") from None
+    raise ValueError(f"{name} cannot be set as a whole; set one of its parts: {name}.NAME=VALUE")
+
+
+def to_json(run: Any) -> dict[str, Any]:
+    """Every field; components that have names carry theirs as `name`."""
+    values: dict[str, Any] = {"name": run.name} if hasattr(run, "name") else {}
+    for f in fields(run):
+        value = getattr(run, f.name)
+        values[f.name] = to_json(value) if is_dataclass(value) else value
+    return values
+
+
+def from_json(values: dict[str, Any], base: Run) -> Run:
+    """A run read back. `base`, the recipe's own, knows the classes that no registry knows."""
+    parts: dict[str, Any] = {}
+    for f in fields(Run):
+        if f.name not in values:
+            continue
+        value, default = values[f.name], getattr(base, f.name)
+        if f.name in _REGISTRIES:
+            kind = type(component(f.name, value["name"], default))
+            parts[f.name] = _from_plain(kind, {k: v for k, v in value.items() if k != "name"})
+        elif is_dataclass(default) and not isinstance(default, type):
+            parts[f.name] = _from_plain(type(default), value)
+        else:
+            parts[f.name] = value
+    return replace(base, **parts)
+
+
+def _from_plain(kind: Any, values: dict[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    known = {f.name for f in fields(kind)}
+    for name in values:
+        if name not in known:
+            raise ValueError(nearest(name, sorted(known), f"field of {kind.__name__}"))
+    tuples = {n for n in values if get_origin(hints[n]) is tuple}
+    return kind(**{n: tuple(v) if n in tuples else v for n, v in values.items()})
+
+
+def options(kind: Any) -> dict[str, Any]:
+    """The options of a component with their defaults."""
+    return {
+        f.name: f.default if f.default is not MISSING else f.default_factory for f in fields(kind)
+    }

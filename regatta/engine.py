@@ -1,0 +1,418 @@
+"""Build one rank, play its role, evaluate, checkpoint, stop: the same in both worlds.
+
+A run is a sequence of segments. A segment ends where all ranks meet: at a checkpoint, at the
+evaluation of a strategy whose answer is a mean, and at the end. Streams run dry, roles drain, no
+message is in flight; then the roles start again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regatta import checkpoint
+from regatta.choices import NOTHING, Chance
+from regatta.comm import Comm
+from regatta.config import Run, to_json
+from regatta.data.order import Order, mixed_seed
+from regatta.events import (
+    Checkpointed,
+    Ended,
+    Evaluated,
+    Event,
+    Progress,
+    RankEnded,
+    Resumed,
+    Started,
+)  # fmt: skip
+from regatta.learn.layout import num_vector_bytes
+from regatta.learn.replica import Replica
+from regatta.learn.timing import TimingReplica
+from regatta.tasks import Data
+
+_PROGRESS_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a rank plays: what it shares with the world, not with the configuration."""
+
+    world: str
+    data: Data
+    log: Callable[[Event], None]
+    folder: Path | None = None  # nothing is saved without one
+    resume_from: Path | None = None
+    timing_only: bool = False
+    interrupted: Callable[[], bool] = lambda: False
+
+
+class Calendar:
+    """When segments end, in epochs and in turns of one worker."""
+
+    def __init__(self, run: Run, order: Order) -> None:
+        self._run = run
+        self._batches = order.batches_per_epoch
+        per_epoch = order.batches_per_epoch * run.minibatch * run.workers
+        samples = run.stop.samples or math.inf
+        self.end = min(run.stop.epochs, samples / per_epoch)
+        self.evaluates = run.strategy.answer == "mean"
+
+    def next_meeting(self, epochs: float) -> float:
+        periods = [self._run.checkpointing.every]
+        if self.evaluates:
+            periods.append(self._run.evaluation.every)
+        meetings = [_next_multiple(period, epochs) for period in periods if period]
+        return min([self.end, *meetings])
+
+    def turns(self, epochs: float) -> int:
+        return round(epochs * self._batches)
+
+    def saves_at(self, epochs: float) -> bool:
+        return _is_multiple(epochs, self._run.checkpointing.every)
+
+    def evaluates_at(self, epochs: float) -> bool:
+        return self.evaluates and _is_multiple(epochs, self._run.evaluation.every)
+
+
+def _next_multiple(period: float, value: float) -> float:
+    return (math.floor(value / period + 1e-9) + 1) * period
+
+
+def _is_multiple(value: float, period: float) -> bool:
+    return period > 0 and abs(value / period - round(value / period)) < 1e-9
+
+
+class Stream:
+    """A worker's batches: until the segment ends, or chance ends it."""
+
+    def __init__(self, rank: Rank, worker: int) -> None:
+        self.samples = rank.run.minibatch
+        self.limit = 0
+        self.stopped = False
+        self._rank = rank
+        self._worker = worker
+        self._order = rank.order
+
+    def next(self) -> Any | None:
+        turn = self._rank.replica.turns
+        if turn >= self.limit or self.stopped:
+            return None
+        if self._rank.stops_at(turn):
+            self.stopped = True
+            return None
+        self._rank.report_progress()
+        around = self._rank.around
+        if around.timing_only:
+            return True
+        return around.data.batch(self._order.indices(self._worker, turn))
+
+
+class Rank:
+    def __init__(self, run: Run, comm: Comm, chance: Chance, around: Surroundings) -> None:
+        self.run = run
+        self.comm = comm
+        self.chance = chance
+        self.around = around
+        self.order = Order(around.data.train_samples, run.minibatch, run.workers, run.seed)
+        self.calendar = Calendar(run, self.order)
+        self.stream = Stream(self, comm.rank)
+        self.is_holder = comm.rank == run.strategy.holder(run.workers)
+        self.segment = 0
+        self.epochs = 0.0  # at the last meeting
+        self.reason = "budget"
+        self._time_before = 0.0  # of the run, before this process took it up
+        self._paused = 0.0
+        self._results: dict[str, float] = {}
+        self._best: float | None = None
+        self._scored_version = -1
+        self._evaluations = 0
+        self._last_progress = -math.inf
+        self._stop_noted = False
+        self._gradients_in_mean = 0
+        self.replica = self._build_replica()
+
+    def _build_replica(self) -> Any:
+        task, run = self.run.task, self.run
+        torch.manual_seed(mixed_seed(run.seed))  # equal initial weights on every rank
+        model = task.model().to(run.device)
+        self.vector_bytes = num_vector_bytes(model)
+        after_step = self._after_step if self.is_holder else _nothing_more
+        if self.around.timing_only:
+            return TimingReplica(self.comm, self.vector_bytes, self.stream, after_step)
+        return Replica(
+            model,
+            self.around.data.loss,
+            self.stream,
+            self.comm,
+            run.optimiser,
+            seed=run.seed,
+            after_step=after_step,
+            bucket_bytes=run.bucket_bytes,
+        )
+
+    # -- the course of a run ----------------------------------------------------------------
+
+    async def play(self) -> RankEnded:
+        self._begin()
+        role = self.run.strategy.role(self.comm.rank, self.run.workers)
+        over = False
+        while not over:
+            self.chance.begin(self.segment)
+            self._stop_noted = False
+            self.epochs = self.calendar.next_meeting(self.epochs)
+            self.stream.limit = self.calendar.turns(self.epochs)
+            await role(self.comm, self.replica)
+            over = await self._meet()
+            self.segment += 1
+            if over or self.calendar.saves_at(self.epochs):
+                await self._save()
+        self.chance.flush()
+        return self._end()
+
+    def _begin(self) -> None:
+        if self.around.resume_from is not None:
+            self._restore(self.around.resume_from)
+            if self.is_holder:
+                self._log(Resumed(rank=self.comm.rank, time=self.time(), segment=self.segment))
+        elif self.is_holder:
+            metric = self.run.task.metric
+            self._log(
+                Started(
+                    rank=self.comm.rank,
+                    time=0.0,
+                    world=self.around.world,
+                    strategy=self.run.strategy.name,
+                    workers=self.run.workers,
+                    ranks=self.comm.size,
+                    minibatch=self.run.minibatch,
+                    seed=self.run.seed,
+                    metric=metric.name,
+                    higher_is_better=metric.higher_is_better,
+                    target=self.run.stop.target,
+                    vector_bytes=self.vector_bytes,
+                )
+            )
+
+    async def _meet(self) -> bool:
+        """Evaluate a mean that is due, then agree whether the run is over."""
+        at_end = self.epochs >= self.calendar.end
+        if self.calendar.evaluates:
+            turns = await self.comm.all_reduce(torch.tensor([float(self.replica.turns)]))
+            self._gradients_in_mean = int(turns)
+            if self.is_holder and self.calendar.evaluates_at(self.epochs) and not at_end:
+                self.evaluate()
+        stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
+        over = at_end or bool(stops > 0)
+        if over and self.is_holder and self._scored_version != self._version():
+            self.evaluate()
+        return over
+
+    def _wants_to_stop(self) -> bool:
+        if self.chance.replaying:
+            return self.chance.take("stop") is not None
+        if self.comm.halted() and not self._stop_noted:
+            self._note_stop(NOTHING)
+        return self._stop_noted
+
+    def stops_at(self, turn: int) -> bool:
+        """Whether chance (seconds, target, interrupt) ends this rank's stream before this turn."""
+        if self.chance.replaying:
+            return self.chance.take("stop") == turn
+        if self.around.interrupted():
+            self.reason = "interrupt"
+            self.comm.halt()
+        if not self.comm.halted():
+            return False
+        self._note_stop(turn)
+        return True
+
+    def _note_stop(self, turn: int) -> None:
+        self.chance.note("stop", turn)
+        self._stop_noted = True
+
+    def _after_step(self) -> None:
+        """The holder of the answer looks up after every update."""
+        if not self.calendar.evaluates:
+            interval = self.run.evaluation.every * self.order.batches_per_epoch * self.run.workers
+            if self.replica.version >= (self._evaluations + 1) * interval - 0.5:
+                self._evaluations = int((self.replica.version + 0.5) // interval)
+                self.evaluate()
+        if 0 < self.run.stop.seconds <= self.training_time() and self.reason == "budget":
+            self.reason = "seconds"
+            self.comm.halt()
+
+    # -- looking at it ----------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score the answer, off the training clock; halt where the target is reached."""
+        self._scored_version = self._version()
+        if self.around.timing_only:
+            return
+        began, training, wall = time.perf_counter(), self.training_time(), self.time()
+        self._results = self.replica.evaluate(self.around.data.evaluate)
+        value = self._results[self.run.task.metric.name]
+        if self.run.task.metric.better(value, self._best):
+            self._best = value
+            self._save_best()
+        seconds = time.perf_counter() - began
+        if self.around.world == "processes":  # a virtual clock stood still anyway
+            self._paused += seconds
+        samples = self._version() * self.run.minibatch
+        self._log(
+            Evaluated(
+                rank=self.comm.rank,
+                time=wall,
+                training=training,
+                samples=samples,
+                epoch=samples / (self.order.samples or 1),
+                seconds=seconds,
+                results=self._results,
+            )
+        )
+        target = self.run.stop.target
+        if target is not None and self.run.task.metric.reached(value, target):
+            self.reason = "target"
+            self.comm.halt()
+
+    def report_progress(self) -> None:
+        now = self.comm.now()
+        if now - self._last_progress < _PROGRESS_SECONDS or self.around.timing_only:
+            return
+        self._last_progress = now
+        traffic, loss = self.comm.traffic, self.replica.last_loss
+        self._log(
+            Progress(
+                rank=self.comm.rank,
+                time=self.time(),
+                turns=self.replica.turns,
+                samples=self.replica.turns * self.run.minibatch,
+                loss=None if loss is None else loss.item(),
+                computing=traffic.computing,
+                waiting=traffic.waiting,
+                messages=traffic.messages,
+                bytes=traffic.nbytes,
+            )
+        )
+
+    def time(self) -> float:
+        return self._time_before + self.comm.now()
+
+    def training_time(self) -> float:
+        return self.time() - self._paused
+
+    def _version(self) -> int:
+        """How many gradients the answer contains."""
+        if self.run.strategy.answer == "mean":
+            return self._gradients_in_mean
+        return int(self.replica.version)
+
+    def _end(self) -> RankEnded:
+        traffic, replica = self.comm.traffic, self.replica
+        digest = None if self.around.timing_only else weights_digest(replica.weights)
+        ended = RankEnded(
+            rank=self.comm.rank,
+            time=self.time(),
+            role="worker" if self.comm.rank < self.run.workers else "server",
+            turns=replica.turns,
+            steps=replica.steps,
+            samples=replica.turns * self.run.minibatch,
+            computing=traffic.computing,
+            waiting=traffic.waiting,
+            messages=traffic.messages,
+            bytes=traffic.nbytes,
+            staleness=dict(sorted(traffic.staleness.items())),
+            digest=digest,
+        )
+        self._log(ended)
+        if self.is_holder:
+            self._log(
+                Ended(
+                    rank=self.comm.rank,
+                    time=self.time(),
+                    training=self.training_time(),
+                    reason=self.reason,
+                    samples=self._version() * self.run.minibatch,
+                    results=self._results,
+                )
+            )
+        return ended
+
+    def _log(self, event: Event) -> None:
+        self.around.log(event)
+
+    # -- what outlives the process ----------------------------------------------------------
+
+    def _save_best(self) -> None:
+        if self.around.folder is not None:
+            path = self.around.folder / "checkpoints" / "best.safetensors"
+            about = {"results": self._results, "samples": self._version() * self.run.minibatch}
+            checkpoint.save_answer(path, self.replica.named_answer(), about)
+
+    async def _save(self) -> None:
+        """All ranks write aside; when all have, one makes it count."""
+        self.chance.flush()
+        if self.around.folder is None or self.around.timing_only:
+            return
+        checkpoints = self.around.folder / "checkpoints"
+        tensors, numbers = self.replica.state()
+        traffic = self.comm.traffic
+        numbers |= {
+            "segment": self.segment,
+            "epochs": self.epochs,
+            "time": self.time(),
+            "paused": self._paused,
+            "results": self._results,
+            "best": self._best,
+            "scored_version": self._scored_version,
+            "evaluations": self._evaluations,
+            "traffic": vars(traffic) | {"staleness": list(traffic.staleness.items())},
+        }
+        checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
+        if self.is_holder:
+            part = checkpoints / f"{self.segment:06d}.part" / "answer.safetensors"
+            checkpoint.save_answer(part, self.replica.named_answer(), {"results": self._results})
+        await self.comm.all_reduce(torch.zeros(1))  # everybody has written
+        if self.comm.rank == 0:
+            keep = self.run.checkpointing.keep
+            digest = run_digest(self.run)
+            path = checkpoint.publish(checkpoints, self.segment, self.comm.size, digest, keep)
+            self._log(Checkpointed(rank=0, time=self.time(), segment=self.segment, path=path.name))
+
+    def _restore(self, path: Path) -> None:
+        tensors, numbers = checkpoint.load_rank(path, self.comm.rank)
+        self.replica.restore(tensors, numbers)
+        self.segment = numbers["segment"]
+        self.epochs = numbers["epochs"]
+        self._time_before = numbers["time"]
+        self._paused = numbers["paused"]
+        self._results = numbers["results"]
+        self._best = numbers["best"]
+        self._scored_version = numbers["scored_version"]
+        self._evaluations = numbers["evaluations"]
+        saved = numbers["traffic"]
+        for name, value in saved.items():
+            setattr(self.comm.traffic, name, dict(value) if name == "staleness" else value)
+
+
+def _nothing_more() -> None: ...
+
+
+def weights_digest(weights: torch.Tensor) -> str:
+    """A fingerprint of every bit of a vector."""
+    return hashlib.sha256(weights.detach().cpu().numpy().data).hexdigest()[:16]
+
+
+def run_digest(run: Run) -> str:
+    """A fingerprint of what shapes a run's weights; where it stops may be extended."""
+    values = to_json(run)
+    for free in ("stop", "cluster", "threads"):
+        values.pop(free)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

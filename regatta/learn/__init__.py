@@ -1,0 +1,1 @@
+"""What a replica does between exchanges."""

@@ -1,0 +1,122 @@
+"""A model as one flat vector: [parameters | buffers | count].
+
+Parameters become views into the vector. The buffer part of a *weights* vector holds the statistics
+that evaluation uses; that of a *gradient* holds what the batch was observed to have, and a step
+folds it in with the layer's own momentum (BatchNorm's is set to 1 while training, so that the layer
+leaves the bare observation in its buffer). The last element counts how many models or gradients a
+vector stands for: the mean of any sum is `total / total[-1]`, and a sum that nobody had anything
+to add to counts 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+@dataclass(frozen=True)
+class Buffer:
+    tensor: Tensor
+    momentum: float | None  # None: the running mean of all observations; 1: take the newest
+    is_input: bool  # forward reads it, so it must hold the weights' part before
+
+
+class Layout:
+    def __init__(self, model: nn.Module) -> None:
+        self.named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = [p for _, p in self.named]
+        if not self.parameters:
+            raise ValueError("the model has no parameters to learn")
+        kinds = {(p.dtype, p.device) for p in self.parameters}
+        if len(kinds) > 1:
+            raise ValueError(f"all parameters must share one dtype and device, found {kinds}")
+        self.dtype, self.device = kinds.pop()
+        self.buffers = _float_buffers(model, self.dtype)
+        self.sizes = [p.numel() for p in self.parameters]
+        self._shapes = [p.shape for p in self.parameters]
+        self.num_parameters = sum(self.sizes)
+        self._buffer_sizes = [b.tensor.numel() for b in self.buffers]
+        self.numel = self.num_parameters + sum(self._buffer_sizes) + 1
+        self._one = torch.ones(1, dtype=self.dtype, device=self.device)
+
+    def initial(self) -> Tensor:
+        """The model's present parameters and buffers as a vector."""
+        pieces = [p.detach().reshape(-1) for p in self.parameters]
+        return torch.cat([*pieces, *self._observations(), self._one])
+
+    def gradient(self, gradients: list[Tensor | None]) -> Tensor:
+        """These gradients and what the batch left in the buffers, as a vector that counts 1."""
+        pieces = [
+            p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1)
+            for gradient, p in zip(gradients, self.parameters, strict=True)
+        ]
+        return torch.cat([*pieces, *self._observations(), self._one])
+
+    def tail(self) -> Tensor:
+        """The part of a gradient after the parameters."""
+        return torch.cat([*self._observations(), self._one])
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+
+    def point(self, vector: Tensor) -> None:
+        """Make the model's parameters views into this vector."""
+        pieces = vector[: self.num_parameters].split(self.sizes)
+        for parameter, piece, shape in zip(self.parameters, pieces, self._shapes, strict=True):
+            parameter.data = piece.view(shape)
+
+    def points_to(self, vector: Tensor) -> bool:
+        address, width = vector.data_ptr(), vector.element_size()
+        for parameter, size in zip(self.parameters, self.sizes, strict=True):
+            if parameter.data_ptr() != address:
+                return False
+            address += size * width
+        return True
+
+    def fill_buffers(self, vector: Tensor, only_inputs: bool = False) -> None:
+        """Copy the weights' statistics to the model's buffers."""
+        for buffer, piece in zip(self.buffers, self._tail_pieces(vector), strict=True):
+            if buffer.is_input or not only_inputs:
+                buffer.tensor.copy_(piece.view(buffer.tensor.shape))
+
+    def fold(self, weights: Tensor, gradient: Tensor, steps: int) -> None:
+        """Fold a gradient's observations into the weights' statistics."""
+        pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
+        for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
+            momentum = 1.0 / (steps + 1) if buffer.momentum is None else buffer.momentum
+            kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
+
+    def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
+        if not self.buffers:
+            return ()
+        pieces: tuple[Tensor, ...] = vector[self.num_parameters : -1].split(self._buffer_sizes)
+        return pieces
+
+    def _observations(self) -> list[Tensor]:
+        return [buffer.tensor.reshape(-1) for buffer in self.buffers]
+
+
+def _float_buffers(model: nn.Module, dtype: torch.dtype) -> list[Buffer]:
+    """Every buffer of the parameters' type; others (counters) stay local to their replica."""
+    buffers: list[Buffer] = []
+    for module in model.modules():
+        normalises = isinstance(module, _NormBase) and module.track_running_stats
+        momentum: float | None = 1.0
+        if isinstance(module, _NormBase) and module.track_running_stats:
+            momentum, module.momentum = module.momentum, 1.0
+        for buffer in module.buffers(recurse=False):
+            if buffer.dtype == dtype:
+                buffers.append(Buffer(buffer, momentum, is_input=not normalises))
+    return buffers
+
+
+def num_vector_bytes(model: nn.Module) -> int:
+    """The size of a model's vector, without making one."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    dtype = trained[0].dtype
+    buffers = [b for b in model.buffers() if b.dtype == dtype]
+    return dtype.itemsize * (1 + sum(math.prod(t.shape) for t in (*trained, *buffers)))

@@ -1,0 +1,216 @@
+"""A model and its optimiser as flat vectors; iterating over it yields local gradients.
+
+The strategy owns the `for`, the replica owns what one turn means: fetch a batch, run forward and
+backward inside `comm.compute`, hand over the gradient. Vectors that go in or out are values: a
+replica writes to its weights only while nobody else holds them, and takes a copy first otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from regatta.comm import Comm, Load, Op, Vector
+from regatta.data.order import mixed_seed
+from regatta.learn.layout import Layout
+from regatta.learn.optimisers import Optimiser
+
+BUCKET_BYTES = 25 * 2**20
+
+
+class Stream(Protocol):
+    """Where a replica's batches come from."""
+
+    samples: int  # a batch
+
+    def next(self) -> Any | None:
+        """The next batch, or None when this replica's part is over."""
+        ...
+
+
+class Replica:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], Tensor],
+        stream: Stream,
+        comm: Comm,
+        optimiser: Optimiser,
+        seed: int = 0,
+        after_step: Callable[[], None] = lambda: None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.model = model.train()
+        self.layout = Layout(model)
+        self.turns = 0  # minibatches computed here
+        self.steps = 0  # updates made here
+        self.version = 0  # gradients that these weights contain
+        self.last_loss: Tensor | None = None
+        self.merging = Load(nbytes=self.layout.numel * self.layout.dtype.itemsize)
+        self.stream = stream
+        self.comm = comm
+        self.bucket_bytes = bucket_bytes
+        self.slots: dict[str, Tensor] = {}
+        self._loss = loss
+        self._seed = seed
+        self._after_step = after_step
+        self._vector = self.layout.initial()
+        self._handed_out = False
+        self._points_to: Tensor | None = None
+        self._prefix = Parameter(self._vector[: self.layout.num_parameters])
+        self.optimizer = optimiser.build(self._prefix)
+
+    # -- what a strategy sees ---------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Vector]:
+        return self
+
+    async def __anext__(self) -> Vector:
+        batch = self.stream.next()
+        if batch is None:
+            raise StopAsyncIteration
+        work = partial(self._gradient, batch)
+        gradient = await self.comm.compute(work, Load(samples=self.stream.samples))
+        self.turns += 1
+        return gradient
+
+    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+        """Summed gradients, bucket by bucket while backward still runs.
+
+        A replica whose part is over adds nothing until nobody has anything to add.
+        """
+        from regatta.learn.buckets import Reduced
+
+        return Reduced(self, all_reduce)
+
+    @property
+    def weights(self) -> Vector:
+        self._handed_out = True
+        return self._vector
+
+    @property
+    def nothing(self) -> Vector:
+        """What a replica adds to a sum when it has nothing to add."""
+        return self.layout.zeros()
+
+    def load(self, weights: Vector, version: int | None = None) -> None:
+        self._vector = weights
+        self._handed_out = True
+        if version is not None:
+            self.version = version
+
+    def step(self, gradient: Vector, born: int | None = None, of: int = 1) -> None:
+        """One optimiser step with a gradient that stands `of` minibatches.
+
+        `born` is the version of the weights that it was computed from; its age is recorded.
+        """
+        if self._handed_out:
+            self._vector = self._vector.clone()
+            self._handed_out = False
+        num_parameters = self.layout.num_parameters
+        self._prefix.data = self._vector[:num_parameters]
+        self._prefix.grad = gradient[:num_parameters]
+        self.optimizer.step()
+        self.layout.fold(self._vector, gradient, self.steps)
+        if born is not None:
+            ages = self.comm.traffic.staleness
+            age = self.version - born
+            ages[age] = ages.get(age, 0) + 1
+        self.steps += 1
+        self.version += of
+        self._after_step()
+
+    def slot(self, name: str) -> Vector:
+        """State of a strategy that outlives a turn; a zero vector at first, saved ever after."""
+        if name not in self.slots:
+            self.slots[name] = self.layout.zeros()
+        return self.slots[name]
+
+    # -- what the engine sees ---------------------------------------------------------------
+
+    def evaluate(self, evaluate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
+        """Score these weights, with the statistics that belong to them."""
+        self.bind()
+        self.layout.fill_buffers(self._vector)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return evaluate(self.model)
+        finally:
+            self.model.train()
+
+    def bind(self) -> None:
+        """Point the model at the present weights."""
+        if self._points_to is not self._vector:
+            self.layout.point(self._vector)
+            self._points_to = self._vector
+
+    def named_answer(self) -> dict[str, Tensor]:
+        """The model by its own names, for use outside."""
+        self.bind()
+        self.layout.fill_buffers(self._vector)
+        return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+
+    def _gradient(self, batch: Any) -> Tensor:
+        loss = self.forward(batch)
+        gradients = torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
+        return self.layout.gradient(list(gradients))
+
+    def forward(self, batch: Any) -> Tensor:
+        torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
+        self.bind()
+        self.layout.fill_buffers(self._vector, only_inputs=True)
+        loss = self._loss(self.model, batch)
+        self.last_loss = loss.detach()
+        return loss
+
+    # -- what outlives the process ----------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a resumed replica needs: tensors, and plain numbers."""
+        tensors = {"weights": self._vector}
+        numbers: dict[str, Any] = {
+            "turns": self.turns, "steps": self.steps, "version": self.version, "optimiser": {},
+        }  # fmt: skip
+        for name, value in self.optimizer.state_dict()["state"].get(0, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{name}"] = value
+            else:
+                numbers["optimiser"][name] = value
+        tensors |= {f"slot.{name}": value for name, value in self.slots.items()}
+        tensors |= {f"local.{name}": value for name, value in self._local_state().items()}
+        return tensors, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        weights = tensors["weights"]
+        if weights.shape != self._vector.shape:
+            raise ValueError(
+                f"the checkpoint's model has {weights.numel()} numbers, this one "
+                f"{self._vector.numel()}: it belongs to another task or model"
+            )
+        self.load(weights, numbers["version"])
+        self.turns, self.steps = numbers["turns"], numbers["steps"]
+        state = dict(numbers["optimiser"]) | _under("optimiser.", tensors)
+        if state:
+            whole = self.optimizer.state_dict()
+            self.optimizer.load_state_dict({**whole, "state": {0: state}})
+        self.slots = _under("slot.", tensors)
+        local = self._local_state()
+        for name, value in _under("local.", tensors).items():
+            local[name].copy_(value)
+
+    def _local_state(self) -> dict[str, Tensor]:
+        """Counters and frozen parameters: no part of the vector, but of the replica."""
+        within = {id(p) for p in self.layout.parameters}
+        within |= {id(b.tensor) for b in self.layout.buffers}
+        everything = self.model.state_dict(keep_vars=True)
+        return {name: t.detach() for name, t in everything.items() if id(t) not in within}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,24 @@
+"""Synchronous data parallelism: every worker steps with the mean of all gradients."""
+
+from dataclasses import dataclass
+
+from regatta.comm import Comm
+from regatta.learn.replica import Replica
+from regatta.strategies.base import Exchange, Strategy
+
+
+@dataclass(frozen=True)
+class AllReduce(Strategy):
+    """Synchronous: all workers step together with the mean of their gradients."""
+
+    name = "all-reduce"
+    source = "Hu et al. (seed 0), section 2.1"
+
+    async def worker(self, comm: Comm, replica: Replica) -> None:
+        async for total in replica.reduced_by(comm.all_reduce):
+            contributors = int(total[-1])
+            replica.step(total / contributors, of=contributors)
+
+    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+        rounds = turns + 1  # in the last one nobody has anything to add
+        return Exchange(workers * rounds, workers * rounds * nbytes)

@@ -1,0 +1,25 @@
+"""One worker, plain: the yardstick of all others."""
+
+from dataclasses import dataclass
+
+from regatta.comm import Comm
+from regatta.learn.replica import Replica
+from regatta.strategies.base import Exchange, Strategy
+
+
+@dataclass(frozen=True)
+class Single(Strategy):
+    """One worker, plain stochastic gradient descent."""
+
+    name = "single"
+
+    async def worker(self, comm: Comm, replica: Replica) -> None:
+        async for gradient in replica:
+            replica.step(gradient)
+
+    def check(self, workers: int) -> None:
+        if workers != 1:
+            raise ValueError(f"strategy single has one worker, not {workers}: use --workers 1")
+
+    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+        return Exchange(0, 0)

@@ -1,0 +1,51 @@
+"""What is learnt: model, loss, data, and a metric with its direction.
+
+A task is a frozen dataclass of sizes; `open()` makes or reads its data once a process, and every
+rank of that process shares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    higher_is_better: bool = True
+
+    def reached(self, value: float, target: float) -> bool:
+        return value >= target if self.higher_is_better else value <= target
+
+    def better(self, value: float, other: float | None) -> bool:
+        return other is None or (value > other if self.higher_is_better else value < other)
+
+
+class Data(Protocol):
+    """A task's samples, and what to do with them."""
+
+    train_samples: int
+
+    def batch(self, indices: Tensor) -> Any: ...
+    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Named results on the dev set, the task's metric among them."""
+        ...
+
+
+class Task(Protocol):
+    name: ClassVar[str]
+    metric: ClassVar[Metric]
+
+    def model(self) -> nn.Module: ...
+    def open(self) -> Data: ...
+
+
+def registry() -> dict[str, type[Task]]:
+    from regatta.tasks.teacher import Teacher
+    from regatta.tasks.vectors import Vectors
+
+    return {task.name: task for task in (Teacher, Vectors)}

@@ -1,0 +1,1 @@
+"""Where ranks live: real processes or a virtual clock."""

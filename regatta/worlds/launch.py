@@ -1,0 +1,151 @@
+"""Start a world of processes on this machine, and end it as one.
+
+Ranks are forked from a server process that has imported everything once, so a second run starts in
+a fraction of a second. The first rank that fails ends the world: the others are stopped, and what
+the parent raises names that rank and carries its traceback or its signal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from regatta.comm import WorldFailed
+
+_GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
+_TICK_SECONDS = 0.2
+_PR_SET_PDEATHSIG = 1
+
+Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> picklable result
+
+
+class RankFailed(WorldFailed):
+    """Carries the failed rank's own account."""
+
+    def __init__(self, message: str, account: str = "") -> None:
+        super().__init__(message)
+        self.account = account
+
+
+def launch(
+    size: int, body: Body, arguments: tuple[Any, ...], on_tick: Callable[[], None] = lambda: None
+) -> list[Any]:
+    """Run `body` in `size` processes; their results by rank."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["regatta.runs"])
+    with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
+        init_method = f"file://{Path(folder) / 'rendezvous'}"
+        ranks: list[tuple[Any, Connection]] = []
+        try:
+            for rank in range(size):
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_run_rank,
+                    args=(body, rank, size, init_method, arguments, theirs),
+                    name=f"regatta rank {rank}",
+                )
+                process.start()
+                theirs.close()
+                ranks.append((process, ours))
+            return _Watch(ranks, on_tick).until_the_end()
+        finally:
+            for process, _ in ranks:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+class _Watch:
+    def __init__(self, ranks: list[tuple[Any, Connection]], on_tick: Callable[[], None]) -> None:
+        self._processes = [process for process, _ in ranks]
+        self._pipes = {pipe: rank for rank, (_, pipe) in enumerate(ranks)}
+        self._reports: dict[int, tuple[str, Any]] = {}
+        self._on_tick = on_tick
+        self._interrupts = 0
+
+    def until_the_end(self) -> list[Any]:
+        deadline: float | None = None
+        while self._pipes and (deadline is None or time.monotonic() < deadline):
+            try:
+                self._listen()
+                self._on_tick()
+            except KeyboardInterrupt:
+                self._pass_on_interrupt()
+            if deadline is None and self._failures():
+                deadline = time.monotonic() + _GRACE_SECONDS
+        self._on_tick()
+        if self._failures():
+            raise self._cause()
+        return [self._reports[rank][1] for rank in range(len(self._processes))]
+
+    def _listen(self) -> None:
+        for pipe in wait(list(self._pipes), timeout=_TICK_SECONDS):
+            assert isinstance(pipe, Connection)
+            rank = self._pipes.pop(pipe)
+            try:
+                self._reports[rank] = pipe.recv()
+            except EOFError:  # it died without a word
+                self._processes[rank].join(1.0)
+                self._reports[rank] = ("died", self._processes[rank].exitcode)
+
+    def _pass_on_interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+        for process in self._processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGINT)
+
+    def _failures(self) -> list[int]:
+        return [rank for rank, (kind, _) in sorted(self._reports.items()) if kind != "result"]
+
+    def _cause(self) -> RankFailed:
+        """The rank that failed by itself, not those that merely missed it."""
+        order = {"died": 0, "error": 1, "missed": 2}
+        rank = min(self._failures(), key=lambda r: order[self._reports[r][0]])
+        kind, what = self._reports[rank]
+        if kind == "died":
+            return RankFailed(f"rank {rank} {_how_it_ended(what)}")
+        return RankFailed(f"rank {rank} failed: {what[0]}", what[1])
+
+
+def _how_it_ended(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    return f"ended without a result (exit code {exitcode})"
+
+
+def _run_rank(
+    body: Body, rank: int, size: int, init_method: str, arguments: tuple[Any, ...], pipe: Connection
+) -> None:
+    _die_with_parent()
+    try:
+        result = body(rank, size, init_method, *arguments)
+        pipe.send(("result", result))
+        pipe.close()
+    except BaseException as error:
+        kind = "missed" if isinstance(error, WorldFailed) else "error"
+        summary = f"{type(error).__name__}: {error}"
+        pipe.send((kind, (summary, traceback.format_exc())))
+        pipe.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # gloo's threads may wait for ever on ranks that are gone
+
+
+def _die_with_parent() -> None:
+    """Nobody is left behind if the parent is killed."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # not Linux: the closed pipe and connections must do
+        return

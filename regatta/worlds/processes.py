@@ -1,0 +1,226 @@
+"""Ranks as real processes on torch.distributed: gloo on CPU, NCCL for collectives on GPU.
+
+Every operation blocks inside `__await__`, so a coroutine never suspends. What was started earlier
+(an all-reduce, a send) goes on meanwhile in gloo's own threads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regatta.choices import NOTHING, Chance, Live
+from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
+from regatta.worlds.mailbox import Mailbox
+
+T = TypeVar("T")
+# A dead rank is noticed by its closed connection; a slow one is given all the time it needs.
+_PATIENCE = timedelta(days=30)
+_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class _Blocking(Generic[T]):
+    """An operation under way whose end is waited for without suspending."""
+
+    __slots__ = ("_finish", "_traffic")
+
+    def __init__(self, finish: Callable[[], T], traffic: Traffic) -> None:
+        self._finish = finish
+        self._traffic = traffic
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        began = time.perf_counter()
+        try:
+            return self._finish()
+        finally:
+            self._traffic.waiting += time.perf_counter() - began
+        yield
+
+
+class _Done(Generic[T]):
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._value
+        yield
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise RuntimeError("a strategy may only await operations of its Comm")
+
+
+class ProcessComm:
+    """This process as one rank of a world that `connect` has joined."""
+
+    def __init__(
+        self, groups: Mapping[str, Sequence[int]], chance: Chance | None = None, device: str = "cpu"
+    ) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self.traffic = Traffic()
+        self.chance: Chance = chance or Live()
+        self._device = device
+        self._halted = False
+        self._groups: dict[str, Any] = {WORLD: dist.group.WORLD}
+        for name, ranks in groups.items():
+            self._groups[name] = dist.new_group(list(ranks), timeout=_PATIENCE)
+        messages = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        self._mailbox = Mailbox(self.rank, self.size, messages, self._be_halted)
+        dist.barrier()
+        self._start = time.perf_counter()
+
+    def now(self) -> Seconds:
+        return time.perf_counter() - self._start
+
+    def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
+        self._count(data)
+        self._mailbox.send(dst, tag, version, data)
+        return _Done(None)
+
+    def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
+        return _Blocking(lambda: self._receive(src, tag), self.traffic)
+
+    def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]:
+        message = self._mailbox.take(src, tag, wait=False)
+        self.chance.note("poll", NOTHING if message is None else message.src)
+        return _Done(None if message is None else self._placed(message))
+
+    def all_reduce(
+        self, data: Vector, group: str = WORLD, into: Vector | None = None
+    ) -> Op[Vector]:
+        self._count(data)
+        members = self._groups[group]
+        if members.size() == 1:
+            return _Done(data)
+        if members.size() > 2:
+            return _Blocking(_start_ordered_sum(data, members), self.traffic)
+        if into is None:
+            into = data.clone()
+        elif into is not data:
+            into.copy_(data)
+        # Of two numbers a sum is the same in either order: gloo's own serves.
+        work = dist.all_reduce(into, group=members, async_op=True)
+        return _Blocking(lambda: _waited(work, into), self.traffic)
+
+    def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
+        self._count(data)
+        copy = data.clone()
+        work = dist.broadcast(copy, root, group=self._groups[group], async_op=True)
+        return _Blocking(lambda: _waited(work, copy), self.traffic)
+
+    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
+        began = time.perf_counter()
+        value = work()
+        self.traffic.computing += time.perf_counter() - began
+        return _Done(value)
+
+    def progress(self, fraction: float) -> None: ...
+
+    def halt(self) -> None:
+        if not self._halted:
+            self._halted = True
+            self._mailbox.halt_others()
+
+    def halted(self) -> bool:
+        return self._halted
+
+    def close(self) -> None:
+        """Leave together with all other ranks."""
+        self._mailbox.close()
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def _be_halted(self) -> None:
+        self._halted = True
+
+    def _count(self, data: Vector) -> None:
+        self.traffic.messages += 1
+        self.traffic.nbytes += data.nbytes
+
+    def _receive(self, src: int, tag: int) -> Message:
+        message = self._mailbox.take(src, tag)
+        assert message is not None
+        if src == ANY:
+            self.chance.note("recv", message.src)
+        return self._placed(message)
+
+    def _placed(self, message: Message) -> Message:
+        if self._device != "cpu":
+            message.data = message.data.to(self._device)
+        return message
+
+
+def _waited(work: Any, result: T) -> T:
+    try:
+        work.wait()
+        return result
+    except RuntimeError as error:
+        raise WorldFailed(f"another rank is gone: {str(error).splitlines()[0]}") from None
+
+
+def _start_ordered_sum(data: Tensor, group: Any) -> Callable[[], Tensor]:
+    """Sum in rank order: each rank adds up one stripe, then all gather the stripes.
+
+    gloo's own sum goes another way round for every stripe, and differs in a fifth of the elements
+    at three ranks; this one is what the virtual world computes, bit for bit.
+    """
+    size, numel = group.size(), data.numel()
+    stripe = -(-numel // size)
+    padded = data.new_zeros(stripe * size)
+    padded[:numel] = data
+    of_all = torch.empty_like(padded)
+    scatter = dist.all_to_all_single(of_all, padded, group=group, async_op=True)
+
+    def finish() -> Tensor:
+        first, *others = _waited(scatter, of_all).split(stripe)
+        for other in others:
+            first.add_(other)
+        gather = _GATHER(padded, first, group=group, async_op=True)
+        return _waited(gather, padded)[:numel]
+
+    return finish
+
+
+def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
+    """Join a world; its sockets stay on loopback unless GLOO_SOCKET_IFNAME says otherwise."""
+    if init_method.startswith("file:") or _is_loopback(os.environ.get("MASTER_ADDR", "")):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    try:
+        dist.init_process_group(
+            backend, init_method=init_method, rank=rank, world_size=size, timeout=_PATIENCE
+        )
+    except (RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error) or "in use" in str(error):
+            address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            raise WorldFailed(
+                f"{address} is in use by another program: choose another MASTER_PORT "
+                "(torchrun: --master-port)"
+            ) from None
+        raise
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def environment_rank() -> tuple[int, int] | None:
+    """Rank and size if torchrun (or anything that speaks its variables) started this process."""
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,357 @@
+"""Ranks under a virtual clock: discrete events in one process, the real mathematics.
+
+A heap of (time, sequence, action, argument) drives every rank's coroutine. An operation that is not
+finished yields itself; the event that finishes it resumes the coroutine. What this gives up: ranks
+really run one after another, so a simulation takes the sum of their computing times.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+from regatta.choices import NOTHING, Chance, Live
+from regatta.cluster import Cluster
+from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
+
+T = TypeVar("T")
+
+
+class _Done:
+    """An operation that finished when it was called."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.value
+        yield
+
+
+_SENT = _Done(None)
+_COMPUTING = "its own computing"
+
+
+class _Pending:
+    """An operation that an event will finish."""
+
+    __slots__ = ("done", "value", "waiter", "what")
+
+    def __init__(self, what: Any) -> None:
+        self.done = False
+        self.value: Any = None
+        self.waiter: VirtualComm | None = None
+        self.what = what  # for the Deadlock message; (src, tag) of a receive
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if not self.done:
+            yield self
+        return self.value
+
+    def finish(self, value: Any) -> None:
+        self.done = True
+        self.value = value
+        waiter = self.waiter
+        if waiter is not None:
+            self.waiter = None
+            waiter._resume()
+
+    def describe(self) -> str:
+        if isinstance(self.what, str):
+            return self.what
+        src, tag = self.what
+        return ("a message from anyone" if src == ANY else f"a message from rank {src}") + (
+            "" if tag == ANY else f" with tag {tag}"
+        )
+
+
+class _Meeting:
+    """A collective operation that starts when its last rank has come."""
+
+    __slots__ = ("data", "last_arrival", "ops")
+
+    def __init__(self) -> None:
+        self.ops: dict[int, _Pending] = {}
+        self.data: dict[int, Vector] = {}
+        self.last_arrival: Seconds = 0.0
+
+
+class VirtualWorld:
+    def __init__(
+        self,
+        size: int,
+        cluster: Cluster,
+        groups: Mapping[str, Sequence[int]] | None = None,
+        workers: int | None = None,
+        chance: Callable[[int], Chance] = lambda rank: Live(),
+    ) -> None:
+        self.size = size
+        self.cluster = cluster
+        self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
+        self.now: Seconds = 0.0
+        self.halted = False
+        self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
+        self._sequence = 0
+        self._meetings: dict[tuple[str, int], _Meeting] = {}
+        self._group_free: dict[str, Seconds] = dict.fromkeys(self.groups, 0.0)
+        workers = size if workers is None else workers
+        self.comms = [VirtualComm(self, rank, workers, chance(rank)) for rank in range(size)]
+
+    def run(self, play: Callable[[VirtualComm], Coroutine[Any, Any, T]]) -> list[T]:
+        """Play every rank to its end; what each returns, by rank."""
+        for comm in self.comms:
+            comm._coroutine = play(comm)
+            self._at(0.0, VirtualComm._resume, comm)
+        heap = self._heap
+        try:
+            while heap:
+                self.now, _, action, argument = heappop(heap)
+                action(argument)
+            waiting = [comm for comm in self.comms if comm._waits_for is not None]
+            if waiting:
+                raise Deadlock(self._who_waits(waiting))
+        finally:
+            for comm in self.comms:
+                if comm._coroutine is not None:
+                    comm._coroutine.close()
+        return [comm._result for comm in self.comms]
+
+    def _who_waits(self, waiting: list[VirtualComm]) -> str:
+        gone = {comm.rank for comm in self.comms} - {comm.rank for comm in waiting}
+        text = "nothing is left to happen: " + ", ".join(
+            f"rank {comm.rank} waits for {comm._waits_for.describe()}"
+            for comm in waiting
+            if comm._waits_for is not None
+        )
+        return text + (f"; ended: {', '.join(map(str, sorted(gone)))}" if gone else "")
+
+    def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
+        self._sequence += 1
+        heappush(self._heap, (time, self._sequence, action, argument))
+
+    def _meet(
+        self,
+        comm: VirtualComm,
+        group: str,
+        what: str,
+        data: Vector,
+        close: Callable[[_Meeting, tuple[int, ...]], tuple[Seconds, Vector]],
+    ) -> _Pending:
+        """Join this group's next collective; `close` tells its cost and result."""
+        members = self.groups[group]
+        round_number = comm._rounds.get(group, 0)
+        comm._rounds[group] = round_number + 1
+        meeting = self._meetings.setdefault((group, round_number), _Meeting())
+        op = _Pending(what)
+        meeting.ops[comm.rank] = op
+        meeting.data[comm.rank] = data
+        meeting.last_arrival = max(meeting.last_arrival, comm._clock())
+        if len(meeting.ops) == len(members):
+            del self._meetings[group, round_number]
+            cost, result = close(meeting, members)
+            end = max(meeting.last_arrival, self._group_free[group]) + cost
+            self._group_free[group] = end
+            self._at(end, _finish_all, (meeting.ops, result))
+        return op
+
+
+def _finish_all(ops_and_result: tuple[dict[int, _Pending], Vector]) -> None:
+    ops, result = ops_and_result
+    for op in ops.values():
+        op.finish(result)
+
+
+class VirtualComm:
+    """One rank of a virtual world."""
+
+    def __init__(self, world: VirtualWorld, rank: int, workers: int, chance: Chance) -> None:
+        self.rank = rank
+        self.size = world.size
+        self.traffic = Traffic()
+        self.chance = chance
+        self._world = world
+        self._cluster = world.cluster
+        self._seconds = world.cluster.computing(rank, workers)
+        self._device_free: Seconds = 0.0
+        self._out_free: Seconds = 0.0
+        self._in_free: Seconds = 0.0
+        self._inbox: deque[Message] = deque()
+        self._receives: list[_Pending] = []
+        self._rounds: dict[str, int] = {}
+        self._work: tuple[Seconds, Seconds] | None = None  # start and length of what computes now
+        self._work_now: Seconds = 0.0
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+        self._waits_for: _Pending | None = None
+        self._waits_since: Seconds = 0.0
+        self._result: Any = None
+
+    # -- what a strategy sees ---------------------------------------------------------------
+
+    def now(self) -> Seconds:
+        return self._world.now
+
+    def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
+        nbytes = data.nbytes
+        traffic = self.traffic
+        traffic.messages += 1
+        traffic.nbytes += nbytes
+        world = self._world
+        message = Message(self.rank, tag, version, data)
+        if dst == self.rank:
+            world._at(world.now, world.comms[dst]._deliver, message)
+            return _SENT
+        start = self._clock()
+        if self._out_free > start:
+            start = self._out_free
+        self._out_free = start + nbytes / self._cluster.bandwidth
+        world._at(start + self._cluster.latency, world.comms[dst]._first_byte, message)
+        return _SENT
+
+    def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
+        if src == ANY:
+            recorded = self.chance.take("recv")
+            if recorded is not None:
+                src = recorded
+            else:
+                return self._receive(ANY, tag)
+        return self._receive(src, tag)
+
+    def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]:
+        if self.chance.replaying:
+            recorded = self.chance.take("poll")
+            assert recorded is not None
+            return _Done(None) if recorded == NOTHING else self._receive(recorded, tag)
+        message = self._take(src, tag)
+        self.chance.note("poll", NOTHING if message is None else message.src)
+        return _Done(message)
+
+    def all_reduce(
+        self, data: Vector, group: str = WORLD, into: Vector | None = None
+    ) -> Op[Vector]:
+        self._count_collective(data)
+        return self._world._meet(self, group, f"all-reduce in group {group}", data, self._sum)
+
+    def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
+        self._count_collective(data)
+
+        def close(meeting: _Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
+            result = meeting.data[root]
+            return self._cluster.broadcast(result.nbytes, len(members)), result
+
+        return self._world._meet(self, group, f"broadcast from rank {root}", data, close)
+
+    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
+        """The work is really done now, and its result is there when the clock says so."""
+        start = self._world.now
+        if self._device_free > start:
+            start = self._device_free
+        seconds = self._seconds(load)
+        self.traffic.computing += seconds
+        self._device_free = start + seconds
+        self._work = (start, seconds)
+        self._work_now = start
+        op = _Pending(_COMPUTING)
+        try:
+            self._world._at(start + seconds, _finish_one, (op, work()))
+        finally:
+            self._work = None
+        return op
+
+    def progress(self, fraction: float) -> None:
+        if self._work is not None:
+            start, seconds = self._work
+            self._work_now = start + fraction * seconds
+
+    def halt(self) -> None:
+        self._world.halted = True
+
+    def halted(self) -> bool:
+        return self._world.halted
+
+    # -- how it comes about -----------------------------------------------------------------
+
+    def _clock(self) -> Seconds:
+        """The present, or inside a computation how far it would have come."""
+        return self._world.now if self._work is None else self._work_now
+
+    def _count_collective(self, data: Vector) -> None:
+        self.traffic.messages += 1
+        self.traffic.nbytes += data.nbytes
+
+    def _sum(self, meeting: _Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
+        first, *others = (meeting.data[rank] for rank in members)
+        total = first
+        for number, other in enumerate(others):
+            # The first sum makes a new vector, later ones may write to it. Phantoms only know +.
+            if number == 0 or not hasattr(total, "add_"):
+                total = total + other
+            else:
+                total.add_(other)
+        return self._cluster.all_reduce(first.nbytes, len(members)), total
+
+    def _first_byte(self, message: Message) -> None:
+        world = self._world
+        start = world.now
+        if self._in_free > start:
+            start = self._in_free
+        self._in_free = start + message.data.nbytes / self._cluster.bandwidth
+        world._at(self._in_free, self._deliver, message)
+
+    def _deliver(self, message: Message) -> None:
+        for number, op in enumerate(self._receives):
+            src, tag = op.what
+            if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
+                del self._receives[number]
+                if src == ANY:
+                    self.chance.note("recv", message.src)
+                op.finish(message)
+                return
+        self._inbox.append(message)
+
+    def _receive(self, src: int, tag: int) -> _Done | _Pending:
+        message = self._take(src, tag)
+        if message is not None:
+            if src == ANY:
+                self.chance.note("recv", message.src)
+            return _Done(message)
+        op = _Pending((src, tag))
+        self._receives.append(op)
+        return op
+
+    def _take(self, src: int, tag: int) -> Message | None:
+        inbox = self._inbox
+        for number, message in enumerate(inbox):
+            if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
+                del inbox[number]
+                return message
+        return None
+
+    def _resume(self) -> None:
+        waited_for = self._waits_for
+        if waited_for is not None:
+            self._waits_for = None
+            if waited_for.what is not _COMPUTING:
+                self.traffic.waiting += self._world.now - self._waits_since
+        coroutine = self._coroutine
+        assert coroutine is not None
+        try:
+            op = coroutine.send(None)
+        except StopIteration as stop:
+            self._coroutine = None
+            self._result = stop.value
+            return
+        except Exception as error:
+            error.add_note(f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds")
+            raise
+        op.waiter = self
+        self._waits_for = op
+        self._waits_since = self._world.now
+
+
+def _finish_one(op_and_value: tuple[_Pending, Any]) -> None:
+    op, value = op_and_value
+    op.finish(value)
