@@ -7,13 +7,16 @@ that does not fit is refused with the nearest one that does.
 from __future__ import annotations
 
 import difflib
+import json
+import tomllib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
-from regatta.cluster import Cluster
+from regatta.cluster import CLUSTERS, Cluster
 from regatta.learn import optimisers
 from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.learn.replica import BUCKET_BYTES
@@ -224,3 +227,21 @@ def options(kind: Any) -> dict[str, Any]:
     return {
         f.name: f.default if f.default is not MISSING else f.default_factory for f in fields(kind)
     }
+
+
+def load_cluster(name: str) -> Cluster:
+    """A shipped cluster, or one described by the fields of `Cluster` in a TOML or JSON file."""
+    if name in CLUSTERS:
+        return CLUSTERS[name]
+    path = Path(name)
+    if path.suffix not in (".toml", ".json"):
+        raise ValueError(nearest(name, sorted(CLUSTERS), "cluster") + "; or a .toml or .json file")
+    try:
+        text = path.read_text()
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise ValueError(f"cluster file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"cluster file {path} cannot be read: {error}") from None
+    cluster: Cluster = _from_plain(Cluster, values)
+    return cluster

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,14 +73,21 @@ def prepare(plan: Plan, world: str) -> None:
         raise ValueError(
             f"{plan.folder} already holds a run: use --resume to go on with it, or another --out"
         )
+    make_folder(plan.folder)
+    aside = plan.folder / "run.json.tmp"
+    aside.write_text(json.dumps(_describe(plan, world), indent=1) + "\n")
+    aside.replace(plan.folder / "run.json")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder to write to, and see that it can be written to."""
     try:
-        plan.folder.mkdir(parents=True, exist_ok=True)
-        aside = plan.folder / "run.json.tmp"
-        aside.write_text(json.dumps(_describe(plan, world), indent=1) + "\n")
-        aside.replace(plan.folder / "run.json")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise ValueError(
-            f"cannot write to {plan.folder} ({error.strerror}): choose another --out"
+            f"cannot write to {folder} ({error.strerror}): choose another --out"
         ) from None
 
 
@@ -227,12 +235,12 @@ def simulate(
     run: Run, plan: Plan | None = None, timing_only: bool = False, watch: Watcher = ignore
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process."""
-    log = Writer(plan.events if plan else None, lambda event: watch([event]))
     chance: Callable[[int], Chance] | None = None
     if plan is not None:
         prepare(plan, "virtual")
         chances = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
         chance = chances.__getitem__
+    log = Writer(plan.events if plan else None, lambda event: watch([event]))
     ended = _play_virtual(run, log, chance, plan.folder if plan else None, timing_only)
     log.close()
     return ended, log.events

@@ -40,11 +40,11 @@ class Teacher:
     name: ClassVar[str] = "teacher"
     metric: ClassVar[Metric] = Metric("accuracy")
 
-    inputs: int = 64
+    inputs: int = 32
     hidden: tuple[int, ...] = (256, 256)
     classes: int = 10
-    teacher_hidden: int = 32
-    train: int = 32_768
+    teacher_hidden: int = 16
+    train: int = 65_536
     dev: int = 4_096
     seed: int = 1  # of the data; the run's own seed draws weights and order
 

@@ -1,0 +1,90 @@
+"""Measures of a run, from its events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regatta.events import Ended, Evaluated, Event, RankEnded, Started
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one run amounted to. Times are training seconds: the clock stands during evaluation."""
+
+    strategy: str
+    workers: int
+    world: str
+    metric: str
+    target: float | None
+    time_to_target: float | None  # first evaluation at or beyond the target
+    seconds: float
+    samples: int
+    throughput: float  # samples a second
+    final: float | None
+    best: float | None
+    reason: str
+    evaluation_seconds: float
+    waiting_share: float  # of the workers' time
+    messages: int
+    bytes: int
+    mean_staleness: float | None
+    max_staleness: int | None
+
+
+def summarise(events: Sequence[Event]) -> Summary:
+    started = next(e for e in events if isinstance(e, Started))
+    ended = next((e for e in reversed(events) if isinstance(e, Ended)), None)
+    if ended is None:
+        raise ValueError("the run has not ended")
+    scores = [e for e in events if isinstance(e, Evaluated)]
+    values = [e.results[started.metric] for e in scores]
+    ranks = [e for e in events if isinstance(e, RankEnded)]
+    ages = staleness(ranks)
+    workers = [r for r in ranks if r.role == "worker"]
+    busy = sum(r.computing + r.waiting for r in workers)
+    return Summary(
+        strategy=started.strategy,
+        workers=started.workers,
+        world=started.world,
+        metric=started.metric,
+        target=started.target,
+        time_to_target=time_to(scores, started, started.target),
+        seconds=ended.training,
+        samples=sum(r.samples for r in workers),
+        throughput=sum(r.samples for r in workers) / ended.training if ended.training else 0.0,
+        final=values[-1] if values else None,
+        best=(max if started.higher_is_better else min)(values) if values else None,
+        reason=ended.reason,
+        evaluation_seconds=sum(e.seconds for e in scores),
+        waiting_share=sum(r.waiting for r in workers) / busy if busy else 0.0,
+        messages=sum(r.messages for r in ranks),
+        bytes=sum(r.bytes for r in ranks),
+        mean_staleness=_mean(ages),
+        max_staleness=max(ages) if ages else None,
+    )
+
+
+def time_to(scores: Sequence[Evaluated], started: Started, target: float | None) -> float | None:
+    """Training seconds until the first evaluation that reaches the target."""
+    if target is None:
+        return None
+    for score in scores:
+        value = score.results[started.metric]
+        if value >= target if started.higher_is_better else value <= target:
+            return score.training
+    return None
+
+
+def staleness(ranks: Sequence[RankEnded]) -> dict[int, int]:
+    """Gradients by age, over all ranks."""
+    ages: dict[int, int] = {}
+    for rank in ranks:
+        for age, count in rank.staleness.items():
+            ages[age] = ages.get(age, 0) + count
+    return ages
+
+
+def _mean(counts: dict[int, int]) -> float | None:
+    total = sum(counts.values())
+    return sum(age * count for age, count in counts.items()) / total if total else None
