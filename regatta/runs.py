@@ -215,8 +215,11 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
         resume_from=resume_from,
         interrupted=_watch_for_interrupt(),
     )
-    ended = run_blocking(Rank(run, comm, chance, around).play())
+    rank = Rank(run, comm, chance, around)
+    comm.start_clock()
+    ended = run_blocking(rank.play())
     comm.close()
+    dist.destroy_process_group()
     log.close()
     return ended
 

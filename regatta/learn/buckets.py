@@ -38,6 +38,19 @@ def cut(sizes: list[int], numel: int, most: int) -> list[tuple[int, int]]:
     return slices
 
 
+async def reduced_whole(
+    replica: Any, all_reduce: Callable[..., Op[Vector]]
+) -> AsyncIterator[Vector]:
+    """Summed gradients of a replica that does not cut them into buckets."""
+    turns = aiter(replica)
+    while True:
+        gradient = await anext(turns, None)
+        total = await all_reduce(replica.nothing if gradient is None else gradient)
+        if total[-1] == 0:
+            return
+        yield total
+
+
 class Reduced:
     def __init__(self, replica: Replica, all_reduce: Callable[..., Op[Vector]]) -> None:
         self._replica = replica

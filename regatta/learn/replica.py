@@ -112,10 +112,7 @@ class Replica:
         if self._handed_out:
             self._vector = self._vector.clone()
             self._handed_out = False
-        num_parameters = self.layout.num_parameters
-        self._prefix.data = self._vector[:num_parameters]
-        self._prefix.grad = gradient[:num_parameters]
-        self.optimizer.step()
+        self._update(gradient)
         self.layout.fold(self._vector, gradient, self.steps)
         if born is not None:
             ages = self.comm.traffic.staleness
@@ -130,6 +127,12 @@ class Replica:
         if name not in self.slots:
             self.slots[name] = self.layout.zeros()
         return self.slots[name]
+
+    def _update(self, gradient: Tensor) -> None:
+        num_parameters = self.layout.num_parameters
+        self._prefix.data = self._vector[:num_parameters]
+        self._prefix.grad = gradient[:num_parameters]
+        self.optimizer.step()
 
     # -- what the engine sees ---------------------------------------------------------------
 

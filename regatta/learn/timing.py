@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from regatta.comm import Comm, Load, Op, Phantom, Vector
+from regatta.learn.buckets import reduced_whole
 from regatta.learn.replica import Stream
 
 
@@ -41,16 +42,8 @@ class TimingReplica:
     def _gradient(self) -> Phantom:
         return self.weights
 
-    async def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
-        while True:
-            gradient = self.nothing
-            if self.stream.next() is not None:
-                self.turns += 1
-                gradient = await self.comm.compute(self._gradient, self._load)
-            total = await all_reduce(gradient)
-            if total[-1] == 0:
-                return
-            yield total
+    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+        return reduced_whole(self, all_reduce)
 
     def load(self, weights: Vector, version: int | None = None) -> None:
         if version is not None:

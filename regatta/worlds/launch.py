@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from regatta.comm import WorldFailed
+from regatta.worlds import warm_up
 
 _GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.2
@@ -42,7 +43,7 @@ def launch(
 ) -> list[Any]:
     """Run `body` in `size` processes; their results by rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["regatta.runs"])
+    warm_up()
     with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
         ranks: list[tuple[Any, Connection]] = []

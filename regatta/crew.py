@@ -1,0 +1,201 @@
+"""A strategy for a person's own training loop.
+
+    with regatta.join("averaging:period=10", model, optimizer) as crew:
+        for batch in my_share(crew.rank, crew.workers):
+            optimizer.zero_grad()
+            loss(model, batch).backward()
+            crew.step()                      # where optimizer.step() stood
+
+`step` advances the role's coroutine by one gradient; leaving the block says goodbye to the others.
+The optimiser stays the person's own, with its groups and schedulers. Run it under torchrun, or
+alone as one worker.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+
+from regatta import config
+from regatta.comm import Comm, Op, Traffic, Vector
+from regatta.learn.buckets import reduced_whole
+from regatta.learn.replica import Replica
+from regatta.strategies.base import Strategy
+from regatta.worlds.processes import ProcessComm, connect, environment_rank, run_blocking
+
+
+class _Handover:
+    """Where a role waits for the next gradient of the person's loop."""
+
+    def __await__(self) -> Generator[_Handover, Tensor | None, Tensor | None]:
+        return (yield self)
+
+
+class _Given:
+    """The person's own optimiser in the place of a configured one."""
+
+    name: ClassVar[str] = "given"
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    @property
+    def lr(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def build(self, vector: Parameter) -> Optimizer:
+        return self._optimizer
+
+
+class _NoStream:
+    samples = 1
+
+    def next(self) -> None:
+        return None
+
+
+class _JoinedReplica(Replica):
+    """A replica whose gradients come from outside."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, comm: Comm) -> None:
+        given = _Given(optimizer)
+        super().__init__(model, lambda model, batch: batch, _NoStream(), comm, given)
+        self.over = False
+        self.bind()
+
+    async def __anext__(self) -> Vector:
+        gradient = None if self.over else await _Handover()
+        if gradient is None:
+            self.over = True
+            raise StopAsyncIteration
+        self.turns += 1
+        return gradient
+
+    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+        return reduced_whole(self, all_reduce)
+
+    def _update(self, gradient: Tensor) -> None:
+        self.bind()
+        parameters = self.layout.parameters
+        own = [parameter.grad for parameter in parameters]
+        pieces = gradient[: self.layout.num_parameters].split(self.layout.sizes)
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view(parameter.shape)
+        self.optimizer.step()
+        for parameter, gradient_before in zip(parameters, own, strict=True):
+            parameter.grad = gradient_before
+
+    def take_gradient(self) -> Tensor:
+        if not self.layout.points_to(self._vector):
+            raise RuntimeError(
+                "a parameter has moved out of the joined vector (by model.to(...), "
+                "flatten_parameters() or an assignment to .data): do that before regatta.join"
+            )
+        return self.layout.gradient([parameter.grad for parameter in self.layout.parameters])
+
+    def settle(self) -> None:
+        """Show the person's model the present weights and statistics."""
+        self.bind()
+        self.layout.fill_buffers(self._vector)
+
+
+class Crew:
+    """This process's place in the world."""
+
+    def __init__(self, strategy: Strategy, model: nn.Module, optimizer: Optimizer) -> None:
+        self._made_world = not dist.is_initialized()
+        if self._made_world:
+            _connect()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.workers = self.size - strategy.num_servers
+        if self.workers < 1:
+            raise ValueError(
+                f"{strategy.name} needs {strategy.num_servers} process for its server besides the "
+                f"workers, and {self.size} were started"
+            )
+        strategy.check(self.workers)
+        self.is_server = self.rank >= self.workers
+        self._momenta = [(m, m.momentum) for m in model.modules() if isinstance(m, _NormBase)]
+        self._comm = ProcessComm(strategy.groups(self.workers))
+        self._replica = _JoinedReplica(model, optimizer, self._comm)
+        self._replica.load(run_blocking(self._initial_weights()))
+        self._replica.settle()
+        role = strategy.role(self.rank, self.workers)
+        self._role = role(self._comm, self._replica)
+        self._role_is_over = False
+
+    def step(self) -> None:
+        """Exchange and apply this loop's gradient, as the strategy says."""
+        if self.is_server:
+            raise RuntimeError("this rank is a server: call crew.serve()")
+        self._advance(self._replica.take_gradient())
+        self._replica.settle()
+
+    def serve(self) -> None:
+        """Be the server until every worker has left."""
+        if not self.is_server:
+            raise RuntimeError("this rank is a worker: call crew.step() in its loop")
+        self._advance(None)
+        self._replica.settle()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Messages, bytes, waiting time and staleness so far."""
+        return self._comm.traffic
+
+    def __enter__(self) -> Crew:
+        if not self.is_server:
+            self._advance(None)  # up to where the role wants its first gradient
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:  # the others notice the closed connections
+            self._role.close()
+            return
+        if not self._role_is_over:
+            self._advance(None)
+        self._replica.settle()
+        for module, momentum in self._momenta:
+            module.momentum = momentum
+        self._comm.close()
+        if self._made_world:
+            dist.destroy_process_group()
+
+    def _advance(self, gradient: Tensor | None) -> None:
+        try:
+            self._role.send(gradient)
+        except StopIteration:
+            self._role_is_over = True
+
+    async def _initial_weights(self) -> Any:
+        """Rank 0's, on every rank."""
+        return await self._comm.broadcast(self._replica.weights, 0)
+
+
+def join(strategy: Strategy | str, model: nn.Module, optimizer: Optimizer) -> Crew:
+    """Let a model and its optimiser learn together with those of the other processes."""
+    chosen = config.component("strategy", strategy) if isinstance(strategy, str) else strategy
+    return Crew(chosen, model, optimizer)
+
+
+def _connect() -> None:
+    place = environment_rank()
+    if place is not None:
+        connect(*place, "env://")
+        return
+    folder = tempfile.mkdtemp(prefix="regatta-")
+    connect(0, 1, f"file://{Path(folder) / 'rendezvous'}")
