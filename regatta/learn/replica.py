@@ -21,6 +21,7 @@ from regatta.learn.layout import Layout
 from regatta.learn.optimisers import Optimiser
 
 BUCKET_BYTES = 25 * 2**20
+_COPY_BYTES = 2**20  # a copy of so much takes less time than new views of every parameter
 
 
 class Stream(Protocol):
@@ -61,7 +62,9 @@ class Replica:
         self._after_step = after_step
         self._vector = self.layout.initial()
         self._handed_out = False
-        self._points_to: Tensor | None = None
+        self._home = self._vector  # what the model's parameters are views into
+        self._home_is_lent = False
+        self.layout.point(self._home)
         self._prefix = Parameter(self._vector[: self.layout.num_parameters])
         self.optimizer = optimiser.build(self._prefix)
 
@@ -91,6 +94,7 @@ class Replica:
     @property
     def weights(self) -> Vector:
         self._handed_out = True
+        self._home_is_lent |= self._vector is self._home
         return self._vector
 
     @property
@@ -148,10 +152,16 @@ class Replica:
             self.model.train()
 
     def bind(self) -> None:
-        """Point the model at the present weights."""
-        if self._points_to is not self._vector:
-            self.layout.point(self._vector)
-            self._points_to = self._vector
+        """Let the model's parameters be the present weights: copied if small, pointed at if not."""
+        if self._vector is self._home:
+            return
+        if self._vector.nbytes <= _COPY_BYTES and not self._home_is_lent:
+            self._vector = self._home.copy_(self._vector)
+            self._handed_out = False
+            return
+        self._home = self._vector
+        self._home_is_lent = self._handed_out
+        self.layout.point(self._home)
 
     def named_answer(self) -> dict[str, Tensor]:
         """The model by its own names, for use outside."""
