@@ -5,6 +5,7 @@ A recipe is named by its function (`teacher`) or by file and function (`mine.py:
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -46,7 +47,10 @@ def summary(recipe: Callable[[], Run]) -> str:
 def _import(path: Path) -> object:
     if not path.is_file():
         raise ValueError(f"recipe file {path} does not exist")
-    name = f"regatta_recipe_{path.stem}"
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"regatta_recipe_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -7,12 +7,12 @@ the parent raises names that rank and carries its traceback or its signal.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -25,7 +25,6 @@ from regatta.worlds import warm_up
 
 _GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.2
-_PR_SET_PDEATHSIG = 1
 
 Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> picklable result
 
@@ -47,17 +46,21 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
         ranks: list[tuple[Any, Connection]] = []
+        lifelines: list[Connection] = []
         try:
             for rank in range(size):
-                ours, theirs = context.Pipe(duplex=False)
+                report, report_end = context.Pipe(duplex=False)
+                lifeline_end, lifeline = context.Pipe(duplex=False)
                 process = context.Process(
                     target=_run_rank,
-                    args=(body, rank, size, init_method, arguments, theirs),
+                    args=(body, rank, size, init_method, arguments, report_end, lifeline_end),
                     name=f"regatta rank {rank}",
                 )
                 process.start()
-                theirs.close()
-                ranks.append((process, ours))
+                report_end.close()
+                lifeline_end.close()
+                ranks.append((process, report))
+                lifelines.append(lifeline)
             return _Watch(ranks, on_tick).until_the_end()
         finally:
             for process, _ in ranks:
@@ -127,9 +130,15 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _run_rank(
-    body: Body, rank: int, size: int, init_method: str, arguments: tuple[Any, ...], pipe: Connection
+    body: Body,
+    rank: int,
+    size: int,
+    init_method: str,
+    arguments: tuple[Any, ...],
+    pipe: Connection,
+    lifeline: Connection,
 ) -> None:
-    _die_with_parent()
+    _die_with_parent(lifeline)
     try:
         result = body(rank, size, init_method, *arguments)
         pipe.send(("result", result))
@@ -144,9 +153,13 @@ def _run_rank(
         os._exit(1)  # gloo's threads may wait for ever on ranks that are gone
 
 
-def _die_with_parent() -> None:
-    """Nobody is left behind if the parent is killed."""
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):  # not Linux: the closed pipe and connections must do
-        return
+def _die_with_parent(lifeline: Connection) -> None:
+    """Nobody is left behind if the parent is killed: its end of the line closes."""
+
+    def watch() -> None:
+        try:
+            lifeline.recv()
+        except EOFError:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

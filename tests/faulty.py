@@ -1,0 +1,70 @@
+"""A recipe whose task can be told to fail: used by the tests of death, resume and torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from regatta.config import Evaluation, Run, Stop
+from regatta.learn.optimisers import Sgd
+from regatta.tasks import Metric
+from regatta.tasks.teacher import LabelledVectors, Teacher
+
+
+class _FailingData:
+    def __init__(self, data: LabelledVectors, task: Faulty) -> None:
+        self.train_samples = data.train_samples
+        self.batch, self.evaluate = data.batch, data.evaluate
+        self._data, self._task = data, task
+        self._turns = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        fuse = Path(self._task.fuse)
+        if self._turns == self._task.turn and dist.is_initialized() and self._is_due(fuse):
+            fuse.unlink()  # so that a resumed run goes on
+            if self._task.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("the batch was cursed")
+        self._turns += 1
+        return self._data.loss(model, batch)
+
+    def _is_due(self, fuse: Path) -> bool:
+        return dist.get_rank() == self._task.rank and fuse.is_file()
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A small teacher; rank `rank` fails at its turn `turn` if the file `fuse` exists."""
+
+    name: ClassVar[str] = "faulty"
+    metric: ClassVar[Metric] = Metric("accuracy")
+
+    fuse: str = ""
+    rank: int = 1
+    turn: int = 20
+    how: str = "kill"
+
+    def _teacher(self) -> Teacher:
+        return Teacher(inputs=8, hidden=(16, 16), classes=3, train=1024, dev=128)
+
+    def model(self) -> nn.Module:
+        return self._teacher().model()
+
+    def open(self) -> _FailingData:
+        return _FailingData(self._teacher().open(), self)
+
+
+def small() -> Run:
+    return Run(
+        task=Faulty(),
+        optimiser=Sgd(lr=0.1, momentum=0.9),
+        minibatch=16,
+        stop=Stop(epochs=2),
+        evaluation=Evaluation(every=0.5),
+    )

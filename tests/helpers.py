@@ -1,0 +1,292 @@
+"""Small tasks, and two ways to play: a whole run by the engine, or bare roles in a world."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regatta.choices import Chance, Live
+from regatta.cluster import Cluster
+from regatta.config import Checkpointing, Evaluation, Run, Stop
+from regatta.engine import Rank, Surroundings
+from regatta.events import Evaluated, Event, RankEnded, Writer
+from regatta.learn.optimisers import Optimiser, Sgd
+from regatta.learn.replica import Replica
+from regatta.runs import simulate
+from regatta.strategies import Strategy, registry
+from regatta.tasks import Metric
+from regatta.worlds.virtual import VirtualComm, VirtualWorld
+
+ROUND = Cluster(sample_seconds=1.0, merge_bandwidth=32.0, latency=0.125, bandwidth=16.0)
+"""Hosts whose times for a vector of 8 bytes are binary fractions: a minibatch of one sample takes
+1 s, a merge 0.25 s, a transmission 0.125 + 0.5 s. Sums of them are exact."""
+
+
+# -- tasks ----------------------------------------------------------------------------------
+
+
+class Pairs:
+    """Inputs with targets, and the mean square of what a model misses them by."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.train_samples = len(inputs)
+        self.inputs, self.targets = inputs, targets
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[indices], self.targets[indices]
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return (model(inputs) - targets).square().mean()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": self.loss(model, (self.inputs, self.targets)).item()}
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """Least squares on fixed vectors; the least loss is 0."""
+
+    name: ClassVar[str] = "quadratic"
+    metric: ClassVar[Metric] = Metric("loss", higher_is_better=False)
+
+    inputs: int = 4
+    train: int = 240
+
+    def model(self) -> nn.Module:
+        return nn.Linear(self.inputs, 1)
+
+    def open(self) -> Pairs:
+        generator = torch.Generator().manual_seed(7)
+        inputs = torch.randn(self.train, self.inputs, generator=generator)
+        wanted = torch.arange(1.0, self.inputs + 1)
+        return Pairs(inputs, (inputs @ wanted).unsqueeze(1) + 2.0)
+
+
+@dataclass(frozen=True)
+class Normalised(Quadratic):
+    """The same with BatchNorm in front, and inputs of mean 3 and variance 4 for it to find."""
+
+    name: ClassVar[str] = "normalised"
+
+    momentum: float | None = 0.1
+
+    def model(self) -> nn.Module:
+        norm = nn.BatchNorm1d(self.inputs, momentum=self.momentum)
+        return nn.Sequential(norm, nn.Linear(self.inputs, 1))
+
+    def open(self) -> Pairs:
+        data = super().open()
+        return Pairs(3.0 + 2.0 * data.inputs, data.targets)
+
+
+class Countless:
+    """So many samples without contents, for runs that only take time."""
+
+    def __init__(self, samples: int) -> None:
+        self.train_samples = samples
+
+    def batch(self, indices: Tensor) -> Any:
+        raise AssertionError("a timing-only run looked at its data")
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        raise AssertionError("a timing-only run computed a loss")
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        raise AssertionError("a timing-only run evaluated")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A model of so many bytes and any number of samples; timing only."""
+
+    name: ClassVar[str] = "sized"
+    metric: ClassVar[Metric] = Metric("loss", higher_is_better=False)
+
+    nbytes: int = 4000
+    train: int = 1000
+
+    def model(self) -> nn.Module:
+        return nn.Linear(self.nbytes // 4 - 1, 1, bias=False)
+
+    def open(self) -> Countless:
+        return Countless(self.train)
+
+
+# -- whole runs, played by the engine -------------------------------------------------------
+
+
+def strategies_for(*worker_counts: int) -> list[tuple[str, int]]:
+    """Every strategy by name with every number of workers that it permits."""
+    return [
+        (name, workers)
+        for name, kind in registry().items()
+        for workers in worker_counts
+        if permits(kind(), workers)
+    ]
+
+
+def permits(strategy: Strategy, workers: int) -> bool:
+    try:
+        strategy.check(workers)
+    except ValueError:
+        return False
+    return True
+
+
+def small_run(strategy: Strategy | str, workers: int = 1, **changes: Any) -> Run:
+    """Two epochs of the quadratic, 4 samples a minibatch."""
+    if isinstance(strategy, str):
+        strategy = registry()[strategy]()
+    run = Run(
+        task=Quadratic(),
+        strategy=strategy,
+        optimiser=Sgd(lr=0.05),
+        workers=workers,
+        minibatch=4,
+        stop=Stop(epochs=2),
+        evaluation=Evaluation(every=1.0),
+        checkpointing=Checkpointing(),
+    )
+    return replace(run, **changes)
+
+
+@dataclass(frozen=True)
+class Played:
+    ranks: list[RankEnded]
+    events: list[Event]
+
+    @property
+    def digests(self) -> list[str | None]:
+        return [rank.digest for rank in self.ranks]
+
+    @property
+    def losses(self) -> list[float]:
+        return [e.results["loss"] for e in self.events if isinstance(e, Evaluated)]
+
+    @property
+    def comparable_events(self) -> list[Event]:
+        """Without the one wall time among them: how long scoring really took."""
+        return [replace(e, seconds=0.0) if isinstance(e, Evaluated) else e for e in self.events]
+
+
+def play(run: Run, timing_only: bool = False) -> Played:
+    """Simulate a run that leaves nothing on disk."""
+    return Played(*simulate(run, timing_only=timing_only))
+
+
+def play_from(run: Run, chance: Callable[[int], Chance] | None = None, **around: Any) -> Played:
+    """As `play`, with the rank's surroundings (resume_from, folder ...) open to the test."""
+    log = Writer(None)
+    surroundings = Surroundings(world="virtual", data=run.task.open(), log=log, **around)
+    world = VirtualWorld(
+        run.num_ranks,
+        run.cluster,
+        run.strategy.groups(run.workers),
+        run.workers,
+        chance or (lambda rank: Live()),
+    )
+    ended = world.run(lambda comm: Rank(run, comm, comm.chance, surroundings).play())
+    return Played(ended, log.events)
+
+
+# -- bare roles -----------------------------------------------------------------------------
+
+
+class Shard:
+    """A worker's batches, made by hand."""
+
+    samples = 1
+
+    def __init__(self, batches: Sequence[Any] = ()) -> None:
+        self._left = deque(batches)
+
+    def next(self) -> Any | None:
+        return self._left.popleft() if self._left else None
+
+    def refill(self, batches: Sequence[Any]) -> None:
+        self._left.extend(batches)
+
+
+class Weight(nn.Module):
+    """One weight that starts at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+
+def slope(model: nn.Module, batch: float) -> Tensor:
+    """A loss whose gradient is the batch itself, wherever the weight stands."""
+    loss: Tensor = batch * model.weight.sum()  # type: ignore[operator, union-attr]
+    return loss
+
+
+@dataclass
+class Crew:
+    """Replicas that play a strategy's roles in a virtual world, without an engine."""
+
+    strategy: Strategy
+    workers: int
+    make_model: Callable[[], nn.Module] = Weight
+    loss: Callable[[nn.Module, Any], Tensor] = slope
+    optimiser: Optimiser = field(default_factory=lambda: Sgd(lr=1.0))
+    cluster: Cluster = ROUND
+    bucket_bytes: int = 2**20
+    wrap: Callable[[VirtualComm], Any] = lambda comm: comm
+
+    def __post_init__(self) -> None:
+        size = self.workers + self.strategy.num_servers
+        groups = self.strategy.groups(self.workers)
+        self.world = VirtualWorld(size, self.cluster, groups, self.workers)
+        self.shards = [Shard() for _ in range(size)]
+        self.replicas: list[Replica] = []
+        for comm, shard in zip(self.world.comms, self.shards, strict=True):
+            torch.manual_seed(3)  # equal initial weights
+            self.replicas.append(
+                Replica(
+                    self.make_model(),
+                    self.loss,
+                    shard,
+                    comm,
+                    self.optimiser,
+                    bucket_bytes=self.bucket_bytes,
+                )
+            )
+
+    def play(self, shards: Sequence[Sequence[Any]]) -> Crew:
+        """One segment: these batches for the workers, until every role has ended."""
+        for shard, batches in zip(self.shards, shards, strict=False):
+            shard.refill(batches)
+        self.world.run(self._role)
+        return self
+
+    def _role(self, comm: VirtualComm) -> Any:
+        role = self.strategy.role(comm.rank, self.workers)
+        return role(self.wrap(comm), self.replicas[comm.rank])
+
+    @property
+    def holder(self) -> Replica:
+        return self.replicas[self.strategy.holder(self.workers)]
+
+    @property
+    def merged(self) -> int:
+        """How many gradients the answer contains."""
+        if self.strategy.answer == "mean":
+            return sum(replica.steps for replica in self.replicas)
+        return self.holder.version
+
+    @property
+    def exchanged(self) -> tuple[int, int]:
+        """Messages and bytes, over all ranks."""
+        traffic = [comm.traffic for comm in self.world.comms]
+        return sum(t.messages for t in traffic), sum(t.nbytes for t in traffic)
+
+    @property
+    def final(self) -> list[list[float]]:
+        return [replica.weights.tolist() for replica in self.replicas]

@@ -1,0 +1,105 @@
+"""The command line: bad input gets one clear line and leaves nothing behind."""
+
+import json
+import os
+import socket
+
+import pytest
+from real import RECIPE, command
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "teacher", "-s", "al-reduce"], "did you mean all-reduce?"),
+        (["train", "teacher", "-s", "averaging:perod=3"], "did you mean period?"),
+        (["train", "teacher", "-s", "averaging:period=0"], "period must be 1 or more"),
+        (["train", "teacher", "-s", "averaging:period=x"], "expected a value of type int"),
+        (["train", "techer"], "did you mean teacher?"),
+        (["train", "nowhere.py:run"], "nowhere.py does not exist"),
+        (["train", "teacher", "-s", "ring", "-n", "0"], "workers must be 1 or more"),
+        (["train", "teacher", "--set", "stop.epoch=3"], "did you mean epochs?"),
+        (["train", "teacher", "--set", "minibatch"], "not of the form name=value"),
+        (["train", "teacher", "-s", "single", "-n", "2"], "use --workers 1"),
+        (["train", "teacher", "--resume"], "--resume needs --out"),
+        (["train", "teacher", "--device", "tpu"], "device must be cpu or cuda"),
+        (["simulate", "teacher", "-s", "ring", "--cluster", "etherne"], "did you mean ethernet"),
+        (["simulate", "teacher", "-s", "ring", "-n", "5000"], "use fewer workers"),
+        (["race", "teacher", "--strategies", "single,bring"], "did you mean ring?"),
+        (["bench", "virtal"], "did you mean virtual?"),
+        (["replay", "nowhere"], "holds no run"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(words, says, tmp_path):
+    if words[0] in ("train", "simulate", "race") and "--resume" not in words:
+        words = [*words, "-o", str(tmp_path / "run")]
+    done = command(*words)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert list(tmp_path.iterdir()) == [], "something was left behind"
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/version"), reason="needs /proc")
+def test_an_unwritable_folder_is_named(tmp_path):
+    # Not even root can make a folder in /proc.
+    done = command("train", "teacher", "-s", "all-reduce", "-o", "/proc/regatta")
+    assert done.returncode == 2
+    assert "cannot write to /proc/regatta" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        done = command(
+            "train", "teacher", "-s", "all-reduce", "-o", tmp_path / "run", environment=place
+        )
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} is in use" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_a_run_is_not_touched(tmp_path):
+    words = ("simulate", RECIPE, "-s", "ring", "-n", "2", "-o", tmp_path / "run")
+    assert command(*words, "--set", "stop.epochs=0.5").returncode == 0
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    again = command(*words)
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+
+
+def test_json_is_one_object(tmp_path):
+    words = ("-s", "parameter-server", "-n", "4", "-o", tmp_path / "run", "--json")
+    done = command("simulate", RECIPE, *words, "--set", "stop.epochs=1")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["strategy"] == "parameter-server"
+    assert summary["mean_staleness"] > 2
+    replayed = json.loads(command("replay", tmp_path / "run", "--json").stdout)
+    assert replayed["identical"] is True
+
+
+def test_race_ends_in_a_verdict(tmp_path):
+    words = ("--strategies", "single averaging:period=4 ring", "--target", "0.5", "-o", tmp_path)
+    done = command("race", RECIPE, *words, "--simulate", "--set", "stop.epochs=4")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    assert "reached accuracy 0.5 first" in last
+    stored = json.loads((tmp_path / "race.json").read_text())
+    assert [run["spec"] for run in stored["runs"]] == ["single", "averaging:period=4", "ring"]
+    assert all(run["time_to_target"] > 0 for run in stored["runs"])
+
+
+def test_lists(tmp_path):
+    strategies = json.loads(command("strategies", "--json").stdout)
+    assert {"single", "all-reduce", "averaging", "parameter-server", "ring"} <= {
+        s["name"] for s in strategies
+    }
+    assert {"teacher", "vectors"} <= set(json.loads(command("recipes", "--json").stdout))
+    table = command("strategies").stdout
+    assert "parameter-server" in table
