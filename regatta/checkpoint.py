@@ -1,8 +1,8 @@
 """Checkpoints: tensors as safetensors, the rest JSON; written aside and renamed when whole.
 
     checkpoints/000004/            one folder a meeting
-        checkpoint.json            what it is, and of how many ranks
-        rank-0.json                numbers of a rank, and the digest of its tensors
+        checkpoint.json            what it is, of how many ranks, and every file's digest
+        rank-0.json                numbers of a rank
         rank-0.safetensors
         answer.safetensors         the model by its own names
     checkpoints/best.safetensors   the best model so far, by the task's metric
@@ -19,13 +19,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 FORMAT = "regatta checkpoint"
 VERSION = 1
 _PART = ".part"
+_REMEDY = "delete that checkpoint's folder to resume from the one before"
 
 
 class BadCheckpoint(ValueError):
@@ -48,7 +48,7 @@ def save_rank(
     part.mkdir(parents=True, exist_ok=True)
     path = part / f"rank-{rank}.safetensors"
     _save_tensors(path, tensors)
-    _write_json(part / f"rank-{rank}.json", numbers | {"sha256": _digest(path)})
+    _write_json(part / f"rank-{rank}.json", numbers)
 
 
 def save_answer(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -63,7 +63,8 @@ def publish(checkpoints: Path, segment: int, ranks: int, run_digest: str, keep: 
     """All ranks have written: make it count, and let go of old ones."""
     part, path = _part(checkpoints, segment), folder(checkpoints, segment)
     about = {"format": FORMAT, "version": VERSION, "segment": segment, "ranks": ranks}
-    _write_json(part / "checkpoint.json", about | {"run": run_digest})
+    digests = {file.name: _digest(file) for file in sorted(part.iterdir())}
+    _write_json(part / "checkpoint.json", about | {"run": run_digest, "sha256": digests})
     part.rename(path)
     _sync(checkpoints)
     for old in _finished(checkpoints)[:-keep]:
@@ -77,27 +78,32 @@ def newest(checkpoints: Path) -> Path:
     if not finished:
         raise BadCheckpoint(f"{checkpoints} holds no checkpoint to resume from; start without it")
     path = finished[-1]
-    try:
-        about = json.loads((path / "checkpoint.json").read_text())
-    except (OSError, ValueError) as error:
-        raise BadCheckpoint(f"{path / 'checkpoint.json'} cannot be read ({error})") from None
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise BadCheckpoint(f"{path} is not a checkpoint of this Regatta (version {VERSION})")
-    for rank in range(about["ranks"]):
-        _read_numbers(path, rank)
+    for name, digest in about(path)["sha256"].items():
+        _check(path / name, digest)
     return path
 
 
 def about(path: Path) -> dict[str, Any]:
-    return dict(json.loads((path / "checkpoint.json").read_text()))
+    """What a checkpoint says of itself."""
+    manifest = path / "checkpoint.json"
+    try:
+        values = json.loads(manifest.read_text())
+    except (OSError, ValueError) as error:
+        raise BadCheckpoint(f"{manifest} cannot be read ({error}); {_REMEDY}") from None
+    known = isinstance(values, dict) and values.get("format") == FORMAT
+    if not known or values.get("version") != VERSION:
+        raise BadCheckpoint(f"{path} is not a checkpoint of this Regatta (version {VERSION})")
+    return dict(values)
 
 
 def load_rank(path: Path, rank: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    numbers = _read_numbers(path, rank)
-    try:
-        return load_file(path / f"rank-{rank}.safetensors"), numbers
-    except SafetensorError as error:
-        raise BadCheckpoint(f"{path / f'rank-{rank}.safetensors'}: {error}") from None
+    digests = about(path)["sha256"]
+    numbers, tensors = path / f"rank-{rank}.json", path / f"rank-{rank}.safetensors"
+    for file in (numbers, tensors):
+        if file.name not in digests:
+            raise BadCheckpoint(f"{path} has nothing of rank {rank}; {_REMEDY}")
+        _check(file, digests[file.name])
+    return load_file(tensors), json.loads(numbers.read_text())
 
 
 def discard_unfinished(checkpoints: Path) -> None:
@@ -105,21 +111,13 @@ def discard_unfinished(checkpoints: Path) -> None:
         shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
-def _read_numbers(path: Path, rank: int) -> dict[str, Any]:
-    tensors = path / f"rank-{rank}.safetensors"
+def _check(file: Path, digest: str) -> None:
     try:
-        numbers: dict[str, Any] = json.loads((path / f"rank-{rank}.json").read_text())
-        whole = numbers["sha256"] == _digest(tensors)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadCheckpoint(
-            f"{path} cannot be read ({error}); delete it to use the one before"
-        ) from None
+        whole = _digest(file) == digest
+    except OSError as error:
+        raise BadCheckpoint(f"{file} cannot be read ({error.strerror}); {_REMEDY}") from None
     if not whole:
-        raise BadCheckpoint(
-            f"{tensors} is damaged: its contents are not what was saved; "
-            f"delete {path} to resume from the checkpoint before"
-        )
-    return numbers
+        raise BadCheckpoint(f"{file} is damaged: its contents are not what was saved; {_REMEDY}")
 
 
 def _finished(checkpoints: Path) -> list[Path]:

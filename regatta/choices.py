@@ -65,6 +65,10 @@ class Recorder(Live):
         if len(pending) >= _LINE_LENGTH:
             self.flush()
 
+    def close(self) -> None:
+        self.flush()
+        os.close(self._file)
+
     def flush(self) -> None:
         for kind, outcomes in self._pending.items():
             if outcomes:

@@ -64,17 +64,22 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train on processes of this machine, or as a rank that torchrun started."""
+    from regatta.worlds import warm_up
+
+    if "RANK" not in os.environ:
+        warm_up()  # while this process imports PyTorch for its own part
     from regatta import runs
+    from regatta.resolve import resolve, resumed_plan, with_default_workers
     from regatta.worlds.processes import environment_rank
 
     place = environment_rank()
     if resume:
-        plan = _resumed_plan(recipe, out_folder, strategy, workers, settings, target)
+        plan = resumed_plan(recipe, out_folder, strategy, workers, settings, target)
     else:
-        run = _resolve(recipe, strategy, settings, target, seed, device, threads)
+        run = resolve(recipe, strategy, settings, target, seed, device, threads)
         if workers is None and place is not None:
             workers = place[1] - run.strategy.num_servers
-        run = replace(run, workers=workers) if workers is not None else _with_default_workers(run)
+        run = replace(run, workers=workers) if workers is not None else with_default_workers(run)
         plan = runs.Plan(recipe, run, runs.new_folder(out_folder, recipe, run))
     speaks = (place is None or place[0] == 0) and not as_json
     if speaks:
@@ -107,9 +112,10 @@ def simulate(
 ) -> None:
     """Train under a virtual clock: the real mathematics, as many workers as you like."""
     from regatta import runs
+    from regatta.resolve import resolve, with_default_workers
 
-    run = _resolve(recipe, strategy, settings, target, seed, None, threads, cluster)
-    run = replace(run, workers=workers) if workers is not None else _with_default_workers(run)
+    run = resolve(recipe, strategy, settings, target, seed, None, threads, cluster)
+    run = replace(run, workers=workers) if workers is not None else with_default_workers(run)
     plan = runs.Plan(recipe, run, runs.new_folder(out_folder, recipe, run))
     display = _display(run, not as_json)
     try:
@@ -161,15 +167,20 @@ def race(
     as_json: AsJson = False,
 ) -> None:
     """Race several strategies to one target: a table and a verdict."""
+    from regatta.worlds import warm_up
+
+    if not simulated:
+        warm_up()
     from regatta import race as racing
     from regatta import runs
     from regatta.display import race_table
+    from regatta.resolve import resolve, split_specs
 
-    run = _resolve(recipe, None, settings, None, seed, None, threads, cluster)
+    run = resolve(recipe, None, settings, None, seed, None, threads, cluster)
     target = run.stop.target if target is None else target
-    specs = _split_specs(strategies) if strategies else racing.all_specs()
+    specs = split_specs(strategies) if strategies else racing.all_specs()
     entries = racing.lanes(run, specs, workers, target)
-    folder = out_folder or _next_race_folder(recipe)
+    folder = out_folder or runs.next_free(Path("races"), Path(recipe.partition(":")[0]).stem)
     runs.make_folder(folder)
     if not as_json and not simulated:
         _warn_of_crowding(max((lane.run for lane in entries), key=lambda r: r.num_ranks))
@@ -258,88 +269,6 @@ def bench(
         print(json.dumps([asdict(result) for result in results]))
     if check and not all(result.holds for result in results):
         raise typer.Exit(1)
-
-
-# -- from words to a run ---------------------------------------------------------------------
-
-
-def _resolve(
-    recipe: str,
-    strategy: str | None,
-    settings: list[str] | None,
-    target: float | None,
-    seed: int | None,
-    device: str | None = None,
-    threads: int | None = None,
-    cluster: str | None = None,
-) -> Run:
-    from regatta import config
-    from regatta import recipes as shelf
-
-    run = shelf.load(recipe)
-    if strategy is not None:
-        chosen = config.component("strategy", strategy, run.strategy)
-        run = replace(run, workers=max(run.workers, 1) if chosen.name != "single" else 1,
-                      strategy=chosen)  # fmt: skip
-    if cluster is not None:
-        run = replace(run, cluster=config.load_cluster(cluster))
-    run = config.assign(run, settings or [])
-    if target is not None:
-        run = replace(run, stop=replace(run.stop, target=target))
-    given: dict[str, Any] = {"seed": seed, "device": device, "threads": threads}
-    return replace(run, **{name: value for name, value in given.items() if value is not None})
-
-
-def _with_default_workers(run: Run) -> Run:
-    """Two workers where a strategy needs company and nobody said how many."""
-    return replace(run, workers=2) if run.strategy.name != "single" and run.workers == 1 else run
-
-
-def _resumed_plan(
-    recipe: str,
-    folder: Path | None,
-    strategy: str | None,
-    workers: int | None,
-    settings: list[str] | None,
-    target: float | None,
-) -> Any:
-    from regatta import config, runs
-    from regatta import recipes as shelf
-
-    if folder is None:
-        raise ValueError("--resume needs --out: the folder of the run to go on with")
-    plan, stored = runs.open_plan(folder)
-    if shelf.absolute(recipe) != stored["recipe"]:
-        raise ValueError(f"{folder} was made by recipe {stored['recipe']}, not {recipe}")
-    run = plan.run
-    if strategy is not None and config.component("strategy", strategy) != run.strategy:
-        raise ValueError(f"{folder} was trained by {run.strategy}; leave --strategy out")
-    if workers is not None and workers != run.workers:
-        raise ValueError(f"{folder} has {run.workers} workers; leave --workers out")
-    run = config.assign(run, settings or [])
-    if target is not None:
-        run = replace(run, stop=replace(run.stop, target=target))
-    return replace(plan, run=run)
-
-
-def _split_specs(text: str) -> list[str]:
-    """`single all-reduce averaging:period=4,state=local`; a comma before a name also parts."""
-    specs: list[str] = []
-    for word in text.replace(";", " ").split():
-        for piece in word.split(","):
-            if specs and "=" in piece and ":" not in piece:
-                specs[-1] += "," + piece
-            elif piece:
-                specs.append(piece)
-    return specs
-
-
-def _next_race_folder(recipe: str) -> Path:
-    stem = Path(recipe.partition(":")[0]).stem
-    number = 1
-    while (folder := Path("races") / f"{stem}-{number}").exists():
-        number += 1
-    return folder
 
 
 # -- what is said ----------------------------------------------------------------------------

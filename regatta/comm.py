@@ -104,6 +104,7 @@ class Comm(Protocol):
     rank: int
     size: int
     traffic: Traffic
+    reduces_in_place: bool  # all_reduce is done with `data` once its result is there
 
     def now(self) -> Seconds: ...
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import tomllib
 import types
 from collections.abc import Callable, Mapping
@@ -19,7 +20,6 @@ from regatta import strategies, tasks
 from regatta.cluster import CLUSTERS, Cluster
 from regatta.learn import optimisers
 from regatta.learn.optimisers import Optimiser, Sgd
-from regatta.learn.replica import BUCKET_BYTES
 from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
 from regatta.tasks import Task
@@ -36,10 +36,10 @@ class Stop:
     target: float | None = None  # of the task's metric
 
     def __post_init__(self) -> None:
-        if self.epochs <= 0:
-            raise ValueError("stop.epochs must be more than 0")
-        if self.samples < 0 or self.seconds < 0:
-            raise ValueError("stop.samples and stop.seconds must not be negative")
+        if not 0 < self.epochs < math.inf:
+            raise ValueError(f"stop.epochs must be a number more than 0, not {self.epochs}")
+        if self.samples < 0 or not 0 <= self.seconds < math.inf:
+            raise ValueError("stop.samples and stop.seconds must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,14 @@ class Run:
     cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
     threads: int = 1  # a rank
     device: str = "cpu"
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: int = 0  # reduced while backward runs; 0: one exchange after it (docs/LOG.md)
 
     def __post_init__(self) -> None:
-        for name in ("workers", "minibatch", "threads", "bucket_bytes"):
+        for name in ("workers", "minibatch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.bucket_bytes < 0:
+            raise ValueError("bucket_bytes must be 0 or more")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device}")
         self.strategy.check(self.workers)
@@ -178,12 +180,25 @@ def _parse(kind: Any, text: str, name: str) -> Any:
             ]
         if get_origin(kind) is tuple:
             return tuple(_parse(get_args(kind)[0], t, name) for t in text.strip("()").split(","))
-        if kind in (int, float, str):
-            return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
-    except (ValueError, KeyError):
+        if kind is int:
+            return _whole_number(text)
+        if kind in (float, str):
+            return kind(text)
+    except (ValueError, KeyError, OverflowError):
         described = getattr(kind, "__name__", str(kind))
         raise ValueError(f"{name}={text!r}: expected a value of type {described}") from None
     raise ValueError(f"{name} cannot be set as a whole; set one of its parts: {name}.NAME=VALUE")
+
+
+def _whole_number(text: str) -> int:
+    """Also as 1e6, but never rounded."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
 
 
 def to_json(run: Any) -> dict[str, Any]:
@@ -243,5 +258,10 @@ def load_cluster(name: str) -> Cluster:
         raise ValueError(f"cluster file {path}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"cluster file {path} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
+    for field_name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"cluster file {path}: {field_name} must be a number, not {value!r}")
     cluster: Cluster = _from_plain(Cluster, values)
     return cluster

@@ -22,12 +22,12 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from regatta import config
 from regatta.comm import Comm, Op, Traffic, Vector
 from regatta.learn.buckets import reduced_whole
+from regatta.learn.layout import restore_momentum
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Strategy
 from regatta.worlds.processes import ProcessComm, connect, environment_rank, run_blocking
@@ -124,7 +124,6 @@ class Crew:
             )
         strategy.check(self.workers)
         self.is_server = self.rank >= self.workers
-        self._momenta = [(m, m.momentum) for m in model.modules() if isinstance(m, _NormBase)]
         self._comm = ProcessComm(strategy.groups(self.workers))
         self._replica = _JoinedReplica(model, optimizer, self._comm)
         self._replica.load(run_blocking(self._initial_weights()))
@@ -169,8 +168,7 @@ class Crew:
         if not self._role_is_over:
             self._advance(None)
         self._replica.settle()
-        for module, momentum in self._momenta:
-            module.momentum = momentum
+        restore_momentum(self._replica.model)
         self._comm.close()
         if self._made_world:
             dist.destroy_process_group()

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from regatta import checkpoint
+from regatta.calendar import Calendar
 from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
-from regatta.config import Run, to_json
+from regatta.config import Run, Stop, to_json
 from regatta.data.order import Order, mixed_seed
 from regatta.events import (
     Checkpointed,
@@ -52,42 +53,7 @@ class Surroundings:
     resume_from: Path | None = None
     timing_only: bool = False
     interrupted: Callable[[], bool] = lambda: False
-
-
-class Calendar:
-    """When segments end, in epochs and in turns of one worker."""
-
-    def __init__(self, run: Run, order: Order) -> None:
-        self._run = run
-        self._batches = order.batches_per_epoch
-        per_epoch = order.batches_per_epoch * run.minibatch * run.workers
-        samples = run.stop.samples or math.inf
-        self.end = min(run.stop.epochs, samples / per_epoch)
-        self.evaluates = run.strategy.answer == "mean"
-
-    def next_meeting(self, epochs: float) -> float:
-        periods = [self._run.checkpointing.every]
-        if self.evaluates:
-            periods.append(self._run.evaluation.every)
-        meetings = [_next_multiple(period, epochs) for period in periods if period]
-        return min([self.end, *meetings])
-
-    def turns(self, epochs: float) -> int:
-        return round(epochs * self._batches)
-
-    def saves_at(self, epochs: float) -> bool:
-        return _is_multiple(epochs, self._run.checkpointing.every)
-
-    def evaluates_at(self, epochs: float) -> bool:
-        return self.evaluates and _is_multiple(epochs, self._run.evaluation.every)
-
-
-def _next_multiple(period: float, value: float) -> float:
-    return (math.floor(value / period + 1e-9) + 1) * period
-
-
-def _is_multiple(value: float, period: float) -> bool:
-    return period > 0 and abs(value / period - round(value / period)) < 1e-9
+    stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
 
 
 class Stream:
@@ -122,7 +88,8 @@ class Rank:
         self.chance = chance
         self.around = around
         self.order = Order(around.data.train_samples, run.minibatch, run.workers, run.seed)
-        self.calendar = Calendar(run, self.order)
+        self._stops = dict(around.stops) | ({} if around.stops else {0: run.stop})
+        self._take_up_stop(min(self._stops))
         self.stream = Stream(self, comm.rank)
         self.is_holder = comm.rank == run.strategy.holder(run.workers)
         self.segment = 0
@@ -165,6 +132,7 @@ class Rank:
         role = self.run.strategy.role(self.comm.rank, self.run.workers)
         over = False
         while not over:
+            self._take_up_stop(self.segment)
             self.chance.begin(self.segment)
             self._stop_noted = False
             self.epochs = self.calendar.next_meeting(self.epochs)
@@ -174,6 +142,7 @@ class Rank:
             self.segment += 1
             if over or self.calendar.saves_at(self.epochs):
                 await self._save()
+            over = over and self.segment not in self._stops
         self.chance.flush()
         return self._end()
 
@@ -201,15 +170,24 @@ class Rank:
                 )
             )
 
+    def _take_up_stop(self, segment: int) -> None:
+        """From some segments on a resumed run has another end than before."""
+        if segment in self._stops:
+            self.stop = self._stops[segment]
+            self.calendar = Calendar(self.run, self.order, self.stop)
+            self.reason = "budget"
+
     async def _meet(self) -> bool:
         """Evaluate a mean that is due, then agree whether the run is over."""
         at_end = self.epochs >= self.calendar.end
+        turns = await self.comm.all_reduce(torch.tensor([self.replica.turns], dtype=torch.int64))
         if self.calendar.evaluates:
-            turns = await self.comm.all_reduce(torch.tensor([float(self.replica.turns)]))
             self._gradients_in_mean = int(turns)
             if self.is_holder and self.calendar.evaluates_at(self.epochs) and not at_end:
                 self.evaluate()
         stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
+        if stops > 0:  # before the meeting that was planned: how far did we really come?
+            self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
         over = at_end or bool(stops > 0)
         if over and self.is_holder and self._scored_version != self._version():
             self.evaluate()
@@ -245,7 +223,7 @@ class Rank:
             if self.replica.version >= (self._evaluations + 1) * interval - 0.5:
                 self._evaluations = int((self.replica.version + 0.5) // interval)
                 self.evaluate()
-        if 0 < self.run.stop.seconds <= self.training_time() and self.reason == "budget":
+        if 0 < self.stop.seconds <= self.training_time() and self.reason == "budget":
             self.reason = "seconds"
             self.comm.halt()
 
@@ -262,9 +240,9 @@ class Rank:
         if self.run.task.metric.better(value, self._best):
             self._best = value
             self._save_best()
-        seconds = time.perf_counter() - began
-        if self.around.world == "processes":  # a virtual clock stood still anyway
-            self._paused += seconds
+        # A virtual clock stood still anyway.
+        seconds = time.perf_counter() - began if self.around.world == "processes" else 0.0
+        self._paused += seconds
         samples = self._version() * self.run.minibatch
         self._log(
             Evaluated(
@@ -277,7 +255,7 @@ class Rank:
                 results=self._results,
             )
         )
-        target = self.run.stop.target
+        target = self.stop.target
         if target is not None and self.run.task.metric.reached(value, target):
             self.reason = "target"
             self.comm.halt()

@@ -148,6 +148,8 @@ def to_line(event: Event) -> str:
 
 def from_line(line: str) -> Event:
     values = json.loads(line)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
     kind = KINDS.get(values.pop("event", None))
     if kind is None:
         raise ValueError("no event of this vocabulary")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -71,8 +72,13 @@ def ranking(finishes: Sequence[Finish]) -> list[Finish]:
     reached = [f for f in finishes if f.summary.time_to_target is not None]
     missed = [f for f in finishes if f.summary.time_to_target is None]
     reached.sort(key=lambda f: f.summary.time_to_target or 0.0)
-    missed.sort(key=lambda f: -(f.summary.best or 0.0))
+    missed.sort(key=_distance)
     return reached + missed
+
+
+def _distance(finish: Finish) -> float:
+    best, target = finish.summary.best, finish.summary.target
+    return math.inf if best is None or target is None else abs(best - target)
 
 
 def speedup(finish: Finish, finishes: Sequence[Finish]) -> float | None:

@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,20 @@ import torch
 import torch.distributed as dist
 
 from regatta import checkpoint, choices, config, recipes
-from regatta.choices import Chance, Recorder, Replayer
-from regatta.comm import WORLD
-from regatta.config import Run
+from regatta.choices import Chance, Live, Recorder, Replayer
+from regatta.config import Run, Stop
+from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings, run_digest
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
-from regatta.worlds.launch import launch
+from regatta.tasks import Data
+from regatta.worlds.launch import WrongUsage, launch
+from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.processes import ProcessComm, connect, environment_rank, run_blocking
 from regatta.worlds.virtual import VirtualWorld
 
 Watcher = Callable[[list[Event]], None]
+Stops = tuple[tuple[int, Stop], ...]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Plan:
     recipe: str
     run: Run
     folder: Path
+    stops: Stops = ()  # that were in force, by first segment, if the run was ever resumed
+
+    @property
+    def all_stops(self) -> Stops:
+        return self.stops or ((0, self.run.stop),)
 
     @property
     def events(self) -> Path:
@@ -58,25 +66,26 @@ def ignore(events: list[Event]) -> None: ...
 
 def new_folder(out: Path | None, recipe: str, run: Run) -> Path:
     """The folder asked for, or the next free one under runs/."""
-    if out is not None:
-        return out
     stem = f"{Path(recipe.partition(':')[0]).stem}-{run.strategy.name}"
+    return out or next_free(Path("runs"), stem)
+
+
+def next_free(parent: Path, stem: str) -> Path:
     number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
+    while (folder := parent / f"{stem}-{number}").exists():
         number += 1
     return folder
 
 
-def prepare(plan: Plan, world: str) -> None:
-    """Make the folder and write run.json, or refuse to touch what is there."""
-    if (plan.folder / "run.json").exists():
+def refuse_if_taken(folder: Path) -> None:
+    """Before anything else: a run that is there is not touched."""
+    if (folder / "run.json").exists():
         raise ValueError(
-            f"{plan.folder} already holds a run: use --resume to go on with it, or another --out"
+            f"{folder} already holds a run: use --resume to go on with it, or another --out"
         )
-    make_folder(plan.folder)
-    aside = plan.folder / "run.json.tmp"
-    aside.write_text(json.dumps(_describe(plan, world), indent=1) + "\n")
-    aside.replace(plan.folder / "run.json")
+    parent = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(f"cannot write to {folder}: choose another --out")
 
 
 def make_folder(folder: Path) -> None:
@@ -86,19 +95,24 @@ def make_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(
+        raise WrongUsage(
             f"cannot write to {folder} ({error.strerror}): choose another --out"
         ) from None
 
 
-def _describe(plan: Plan, world: str) -> dict[str, Any]:
-    return {
+def write_plan(plan: Plan, world: str) -> None:
+    values = {
         "regatta_run": 1,
         "recipe": recipes.absolute(plan.recipe),
         "world": world,
         "run": config.to_json(plan.run),
+        "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
         "environment": environment(),
     }
+    make_folder(plan.folder)
+    aside = plan.folder / "run.json.tmp"
+    aside.write_text(json.dumps(values, indent=1) + "\n")
+    aside.replace(plan.folder / "run.json")
 
 
 def environment() -> dict[str, Any]:
@@ -124,7 +138,8 @@ def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     run = config.from_json(stored["run"], recipes.load(stored["recipe"]))
-    return Plan(stored["recipe"], run, folder), stored
+    stops = tuple((segment, Stop(**values)) for segment, values in stored["stops"])
+    return Plan(stored["recipe"], run, folder, stops), stored
 
 
 # -- real ------------------------------------------------------------------------------------
@@ -134,15 +149,19 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
     """Train on processes of this machine, or as one rank of a world that torchrun started."""
     if environment_rank() is not None:
         return [_train_as_rank(plan, resume, watch)]
-    resume_from = _take_up(plan) if resume else None
-    if not resume:
-        prepare(plan, "processes")
+    resume_from: Path | None = None
+    if resume:
+        plan, resume_from = _take_up(plan)
+    else:
+        refuse_if_taken(plan.folder)
     tail = Tail(plan.events)
-    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, resume_from)
-    return launch(plan.run.num_ranks, _rank_body, sent, lambda: watch(tail()))
+    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
+    return launch(
+        plan.run.num_ranks, _rank_body, (*sent, resume_from), on_tick=lambda: watch(tail())
+    )
 
 
-def _take_up(plan: Plan) -> Path:
+def _take_up(plan: Plan) -> tuple[Plan, Path]:
     """Find the checkpoint to go on from; forget what a broken-off run did after it."""
     checkpoint.discard_unfinished(plan.checkpoints)
     path = checkpoint.newest(plan.checkpoints)
@@ -151,23 +170,27 @@ def _take_up(plan: Plan) -> Path:
         raise ValueError(f"{path} belongs to a run that was configured differently")
     if about["ranks"] != plan.run.num_ranks:
         raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
-    choices.forget_from(plan.choices, about["segment"])
-    return path
+    segment = about["segment"]
+    choices.forget_from(plan.choices, segment)
+    stops = [entry for entry in plan.all_stops if entry[0] < segment]
+    plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
+    write_plan(plan, "processes")
+    return plan, path
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
-    recipe: str, values: dict[str, Any], folder: Path, resume_from: Path | None,
+    recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
 ) -> RankEnded:  # fmt: skip
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder), resume_from)
+    return _play_process(Plan(recipe, run, folder, stops), resume_from)
 
 
 def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
-    rank_and_size = environment_rank()
-    assert rank_and_size is not None
-    rank, size = rank_and_size
+    place = environment_rank()
+    assert place is not None
+    rank, size = place
     if size != plan.run.num_ranks:
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
@@ -177,11 +200,13 @@ def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
     resume_from: Path | None = None
     if rank == 0:
         if resume:
-            resume_from = _take_up(plan)
+            plan, resume_from = _take_up(plan)
         else:
-            prepare(plan, "processes")
+            refuse_if_taken(plan.folder)
     folder, resume_text = _from_rank_0(str(plan.folder), str(resume_from or ""))
     plan = replace(plan, folder=Path(folder))
+    if resume:  # as rank 0 has written it
+        plan, _ = open_plan(plan.folder)
     tail = Tail(plan.events)
     ended = _play_process(plan, Path(resume_text) if resume_text else None)
     watch(tail())
@@ -203,17 +228,23 @@ def _from_rank_0(*texts: str) -> list[str]:
 def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     """Be one rank of the world that was just connected."""
     run = plan.run
+    keep_freed_memory()
     torch.set_num_threads(run.threads)
+    data = _open_data(run)
+    if dist.get_rank() == 0 and resume_from is None:
+        write_plan(plan, "processes")
+    dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
     comm = ProcessComm(run.strategy.groups(run.workers), chance, run.device)
     log = Writer(plan.events)
     around = Surroundings(
         world="processes",
-        data=run.task.open(),
+        data=data,
         log=log,
         folder=plan.folder,
         resume_from=resume_from,
         interrupted=_watch_for_interrupt(),
+        stops=plan.stops,
     )
     rank = Rank(run, comm, chance, around)
     comm.start_clock()
@@ -221,7 +252,18 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     comm.close()
     dist.destroy_process_group()
     log.close()
+    chance.close()
     return ended
+
+
+def _open_data(run: Run) -> Data:
+    """The task's data, if there is enough of them for all workers."""
+    data = run.task.open()
+    try:
+        Order(data.train_samples, run.minibatch, run.workers, run.seed)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
+    return data
 
 
 def _watch_for_interrupt() -> Callable[[], bool]:
@@ -237,33 +279,35 @@ def _watch_for_interrupt() -> Callable[[], bool]:
 def simulate(
     run: Run, plan: Plan | None = None, timing_only: bool = False, watch: Watcher = ignore
 ) -> tuple[list[RankEnded], list[Event]]:
-    """Train under a virtual clock, in this process."""
-    chance: Callable[[int], Chance] | None = None
+    """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
+    data = _open_data(run)
+    chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
+    recorders: list[Recorder] = []
     if plan is not None:
-        prepare(plan, "virtual")
-        chances = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
-        chance = chances.__getitem__
+        refuse_if_taken(plan.folder)
+        write_plan(plan, "virtual")
+        recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
+        chance = recorders.__getitem__
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
-    ended = _play_virtual(run, log, chance, plan.folder if plan else None, timing_only)
-    log.close()
+    around = Surroundings(
+        "virtual", data, log, plan.folder if plan else None, timing_only=timing_only
+    )
+    try:
+        ended = play_virtual(run, around, chance)
+    finally:
+        log.close()
+        for recorder in recorders:
+            recorder.close()
     return ended, log.events
 
 
-def _play_virtual(
-    run: Run,
-    log: Writer,
-    chance: Callable[[int], Chance] | None,
-    folder: Path | None = None,
-    timing_only: bool = False,
+def play_virtual(
+    run: Run, around: Surroundings, chance: Callable[[int], Chance]
 ) -> list[RankEnded]:
+    keep_freed_memory()
     torch.set_num_threads(run.threads)
-    around = Surroundings(
-        world="virtual", data=run.task.open(), log=log, folder=folder, timing_only=timing_only
-    )
-    groups: Mapping[str, Any] = run.strategy.groups(run.workers)
-    extra = {} if chance is None else {"chance": chance}
-    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, **extra)
-    assert WORLD in world.groups
+    groups = run.strategy.groups(run.workers)
+    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance)
     return world.run(lambda comm: Rank(run, comm, comm.chance, around).play())
 
 
@@ -292,7 +336,8 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
         )
     recorded = choices.read(plan.choices)
     log = Writer(None, lambda event: watch([event]))
-    again = _play_virtual(plan.run, log, lambda rank: Replayer(recorded, rank))
+    around = Surroundings("virtual", _open_data(plan.run), log, stops=plan.stops)
+    again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank))
     now = environment()
     return Replay(
         recorded={e.rank: str(e.digest) for e in ended},

@@ -1,6 +1,7 @@
 """A person's own loop joins a strategy."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ def test_the_example_learns_under_torchrun(strategy, processes):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = [line.split("accuracy ") for line in done.stdout.splitlines() if "accuracy" in line]
+    said = re.findall(r"accuracy (\d\.\d{4})", done.stdout)
     assert len(said) == processes
-    assert len({accuracy for _, accuracy in said}) == 1, "all ranks hold the same model"
-    assert float(said[0][1]) > 0.85
+    assert len(set(said)) == 1, "all ranks hold the same model"
+    assert float(said[0]) > 0.85
 
 
 def _model():
@@ -84,13 +85,10 @@ def test_alone_it_is_the_plain_loop_bit_for_bit(strategy):
 def test_moved_parameters_are_noticed():
     model = _model()
     optimizer, _ = _optimizer(model)
-    with (
-        pytest.raises(RuntimeError, match=r"do that before regatta\.join"),
-        regatta.join("single", model, optimizer) as crew,
-    ):
+    with regatta.join("single", model, optimizer) as crew:
         model[0].weight.data = model[0].weight.data.clone()
-        _train(model, optimizer, crew.step)
-    torch.distributed.destroy_process_group()
+        with pytest.raises(RuntimeError, match=r"do that before regatta\.join"):
+            crew.step()
 
 
 def test_a_server_needs_a_process_of_its_own():

@@ -24,6 +24,7 @@ from regatta.learn.optimisers import Sgd
 from regatta.strategies.all_reduce import AllReduce
 from regatta.tasks.vectors import Vectors
 from regatta.worlds.launch import launch
+from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.processes import ProcessComm, connect, run_blocking
 
 _BAR = 0.95
@@ -55,6 +56,7 @@ def _measure(
     rank: int, size: int, init_method: str, task: Vectors, steps: int, pairs: int
 ) -> tuple[list[float], list[float]]:
     pin(rank)
+    keep_freed_memory()  # the peer has the use of it too
     torch.set_num_threads(1)
     connect(rank, size, init_method)
     run = Run(

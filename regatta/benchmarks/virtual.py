@@ -18,6 +18,7 @@ from regatta.strategies import registry
 from regatta.tasks import Task
 from regatta.tasks.teacher import Teacher
 from regatta.tasks.vectors import Vectors
+from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.virtual import VirtualWorld
 
 _WORKERS = 64
@@ -29,6 +30,7 @@ _RANKS = 1024
 def virtual(pairs: int) -> Result:
     torch.set_num_threads(1)
     pin(0)
+    keep_freed_memory()  # the peer has the use of it too
     networks: list[tuple[str, Task, int, int]] = [
         ("teacher network", Teacher(), 64, 10),
         ("DNN of 1.4 M", Vectors(), 256, 1),

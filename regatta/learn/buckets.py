@@ -56,9 +56,10 @@ class Reduced:
         self._replica = replica
         self._all_reduce = all_reduce
         layout = replica.layout
-        most = max(1, replica.bucket_bytes // layout.dtype.itemsize)
+        bucket_bytes = replica.bucket_bytes or layout.numel * layout.dtype.itemsize
+        most = max(1, bucket_bytes // layout.dtype.itemsize)
         self._slices = cut(layout.sizes, layout.numel, most)
-        self._backward = _Backward(layout, self._slices, replica.comm.progress)
+        self._backward = self._hooked_once()
 
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
@@ -66,21 +67,35 @@ class Reduced:
     async def __anext__(self) -> Vector:
         replica = self._replica
         batch = replica.stream.next()
+        vector = self._own_vector()
         if batch is None:
-            vector = replica.nothing
+            vector.zero_()
             operations = [self._start(vector[start:stop]) for start, stop in self._slices]
         elif len(self._slices) == 1:
-            vector = await replica.comm.compute(partial(replica._gradient, batch), self._load)
-            operations = [self._start(vector)]
+            whole = partial(replica._gradient, batch, vector)
+            operations = [self._start(await replica.comm.compute(whole, self._load))]
         else:
-            vector = torch.empty(replica.layout.numel, dtype=replica.layout.dtype)
-            work = partial(self._forward_and_backward, batch, vector)
-            operations = await replica.comm.compute(work, self._load)
+            in_pieces = partial(self._forward_and_backward, batch, vector)
+            operations = await replica.comm.compute(in_pieces, self._load)
         replica.turns += batch is not None
         total = _joined(vector, [await operation for operation in operations])
         if total[-1] == 0:
             raise StopAsyncIteration
         return total
+
+    def _hooked_once(self) -> Backward:
+        """A replica's parameters get their hooks once, however often its role starts again."""
+        replica = self._replica
+        if replica.backward is None:
+            replica.backward = Backward(replica.layout, self._slices)
+        return replica.backward
+
+    def _own_vector(self) -> Tensor:
+        """Memory for this turn: what was lent before, unless others still look at it."""
+        replica = self._replica
+        if replica.lent is None or not replica.comm.reduces_in_place:
+            replica.lent = replica.layout.empty()
+        return replica.lent
 
     @property
     def _load(self) -> Load:
@@ -91,7 +106,7 @@ class Reduced:
 
     def _forward_and_backward(self, batch: Any, vector: Tensor) -> list[Op[Vector]]:
         loss = self._replica.forward(batch)
-        return self._backward.run(loss, vector, self._start)
+        return self._backward.run(loss, vector, self._start, self._replica.comm.progress)
 
 
 def _joined(vector: Tensor, pieces: list[Tensor]) -> Tensor:
@@ -104,15 +119,12 @@ def _joined(vector: Tensor, pieces: list[Tensor]) -> Tensor:
     return torch.cat(pieces[::-1])
 
 
-class _Backward:
+class Backward:
     """Backward that fills a vector from its end and starts each bucket as soon as it is full."""
 
-    def __init__(
-        self, layout: Layout, slices: list[tuple[int, int]], progress: Callable[[float], None]
-    ) -> None:
+    def __init__(self, layout: Layout, slices: list[tuple[int, int]]) -> None:
         self._layout = layout
         self._slices = slices
-        self._progress = progress
         self._offsets = list(accumulate(layout.sizes, initial=0))[:-1]
         self._bucket_of = [
             next(n for n, (start, stop) in enumerate(slices) if start <= offset < stop)
@@ -124,9 +136,13 @@ class _Backward:
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, number))
 
     def run(
-        self, loss: Tensor, vector: Tensor, start: Callable[[Tensor], Op[Vector]]
+        self,
+        loss: Tensor,
+        vector: Tensor,
+        start: Callable[[Tensor], Op[Vector]],
+        progress: Callable[[float], None],
     ) -> list[Op[Vector]]:
-        self._vector, self._start_bucket = vector, start
+        self._vector, self._start_bucket, self._progress = vector, start, progress
         self._operations: list[Op[Vector]] = []
         self._missing = [self._bucket_of.count(n) for n in range(len(self._slices))]
         self._came = [False] * len(self._offsets)

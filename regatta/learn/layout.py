@@ -17,12 +17,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+NOTHING_TO_LEARN = "the model has no parameters to learn"
+_OWN_MOMENTUM = "_regatta_own_momentum"
+
 
 @dataclass(frozen=True)
 class Buffer:
-    tensor: Tensor
+    module: nn.Module
+    name: str
     momentum: float | None  # None: the running mean of all observations; 1: take the newest
     is_input: bool  # forward reads it, so it must hold the weights' part before
+
+    @property
+    def tensor(self) -> Tensor:
+        """As it is now: a forward may put another in its place."""
+        tensor = self.module._buffers[self.name]
+        assert tensor is not None
+        return tensor
 
 
 class Layout:
@@ -30,7 +41,7 @@ class Layout:
         self.named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [p for _, p in self.named]
         if not self.parameters:
-            raise ValueError("the model has no parameters to learn")
+            raise ValueError(NOTHING_TO_LEARN)
         kinds = {(p.dtype, p.device) for p in self.parameters}
         if len(kinds) > 1:
             raise ValueError(f"all parameters must share one dtype and device, found {kinds}")
@@ -39,7 +50,7 @@ class Layout:
         self.sizes = [p.numel() for p in self.parameters]
         self._shapes = [p.shape for p in self.parameters]
         self.num_parameters = sum(self.sizes)
-        self._buffer_sizes = [b.tensor.numel() for b in self.buffers]
+        self._buffer_sizes = [buffer.tensor.numel() for buffer in self.buffers]
         self.numel = self.num_parameters + sum(self._buffer_sizes) + 1
         self._one = torch.ones(1, dtype=self.dtype, device=self.device)
 
@@ -48,17 +59,20 @@ class Layout:
         pieces = [p.detach().reshape(-1) for p in self.parameters]
         return torch.cat([*pieces, *self._observations(), self._one])
 
-    def gradient(self, gradients: list[Tensor | None]) -> Tensor:
+    def gradient(self, gradients: list[Tensor | None], out: Tensor | None = None) -> Tensor:
         """These gradients and what the batch left in the buffers, as a vector that counts 1."""
         pieces = [
             p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1)
             for gradient, p in zip(gradients, self.parameters, strict=True)
         ]
-        return torch.cat([*pieces, *self._observations(), self._one])
+        return torch.cat([*pieces, *self._observations(), self._one], out=out)
 
     def tail(self) -> Tensor:
         """The part of a gradient after the parameters."""
         return torch.cat([*self._observations(), self._one])
+
+    def empty(self) -> Tensor:
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def zeros(self) -> Tensor:
         return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
@@ -83,11 +97,14 @@ class Layout:
             if buffer.is_input or not only_inputs:
                 buffer.tensor.copy_(piece.view(buffer.tensor.shape))
 
-    def fold(self, weights: Tensor, gradient: Tensor, steps: int) -> None:
-        """Fold a gradient's observations into the weights' statistics."""
+    def fold(self, weights: Tensor, gradient: Tensor, share: float) -> None:
+        """Fold a gradient's observations into the weights' statistics.
+
+        `share` is their part in all observations so far, for layers that average all alike.
+        """
         pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
         for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
-            momentum = 1.0 / (steps + 1) if buffer.momentum is None else buffer.momentum
+            momentum = share if buffer.momentum is None else buffer.momentum
             kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
 
     def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
@@ -105,18 +122,35 @@ def _float_buffers(model: nn.Module, dtype: torch.dtype) -> list[Buffer]:
     buffers: list[Buffer] = []
     for module in model.modules():
         normalises = isinstance(module, _NormBase) and module.track_running_stats
-        momentum: float | None = 1.0
-        if isinstance(module, _NormBase) and module.track_running_stats:
-            momentum, module.momentum = module.momentum, 1.0
-        for buffer in module.buffers(recurse=False):
+        momentum = leave_bare_observations(module) if isinstance(module, _NormBase) else 1.0
+        for name, buffer in module.named_buffers(recurse=False):
             if buffer.dtype == dtype:
-                buffers.append(Buffer(buffer, momentum, is_input=not normalises))
+                buffers.append(Buffer(module, name, momentum, is_input=not normalises))
     return buffers
+
+
+def leave_bare_observations(module: _NormBase) -> float | None:
+    """Let a layer write what it sees to its buffers, and tell its own momentum."""
+    if not hasattr(module, _OWN_MOMENTUM):
+        setattr(module, _OWN_MOMENTUM, module.momentum)
+        module.momentum = 1.0
+    momentum: float | None = getattr(module, _OWN_MOMENTUM)
+    return momentum
+
+
+def restore_momentum(model: nn.Module) -> None:
+    """Give a model back as it came."""
+    for module in model.modules():
+        if isinstance(module, _NormBase) and hasattr(module, _OWN_MOMENTUM):
+            module.momentum = getattr(module, _OWN_MOMENTUM)
+            delattr(module, _OWN_MOMENTUM)
 
 
 def num_vector_bytes(model: nn.Module) -> int:
     """The size of a model's vector, without making one."""
     trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError(NOTHING_TO_LEARN)
     dtype = trained[0].dtype
     buffers = [b for b in model.buffers() if b.dtype == dtype]
     return dtype.itemsize * (1 + sum(math.prod(t.shape) for t in (*trained, *buffers)))

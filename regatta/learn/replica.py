@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,9 @@ from regatta.data.order import mixed_seed
 from regatta.learn.layout import Layout
 from regatta.learn.optimisers import Optimiser
 
-BUCKET_BYTES = 25 * 2**20
+if TYPE_CHECKING:
+    from regatta.learn.buckets import Backward
+
 _COPY_BYTES = 2**20  # a copy of so much takes less time than new views of every parameter
 
 
@@ -44,7 +46,7 @@ class Replica:
         optimiser: Optimiser,
         seed: int = 0,
         after_step: Callable[[], None] = lambda: None,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int = 0,
     ) -> None:
         self.model = model.train()
         self.layout = Layout(model)
@@ -57,6 +59,8 @@ class Replica:
         self.comm = comm
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
+        self.backward: Backward | None = None  # made by the first bucket-wise reduction
+        self.lent: Tensor | None = None  # memory given away for sums
         self._loss = loss
         self._seed = seed
         self._after_step = after_step
@@ -85,7 +89,8 @@ class Replica:
     def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
         """Summed gradients, bucket by bucket while backward still runs.
 
-        A replica whose part is over adds nothing until nobody has anything to add.
+        A replica whose part is over adds nothing until nobody has anything to add. A sum lies in
+        memory that the replica lends: it is good until the next turn.
         """
         from regatta.learn.buckets import Reduced
 
@@ -109,15 +114,19 @@ class Replica:
             self.version = version
 
     def step(self, gradient: Vector, born: int | None = None, of: int = 1) -> None:
-        """One optimiser step with a gradient that stands `of` minibatches.
+        """One optimiser step with the mean of `of` gradients, given their sum.
 
-        `born` is the version of the weights that it was computed from; its age is recorded.
+        `born` is the version of the weights that they were computed from; their age is recorded.
         """
+        if of > 1:
+            # The sum may lie in the memory that this replica lent for it: then nobody else has it.
+            in_place = self.lent is not None and gradient is self.lent
+            gradient = gradient.div_(of) if in_place else gradient / of
         if self._handed_out:
             self._vector = self._vector.clone()
             self._handed_out = False
         self._update(gradient)
-        self.layout.fold(self._vector, gradient, self.steps)
+        self.layout.fold(self._vector, gradient, of / (self.version + of))
         if born is not None:
             ages = self.comm.traffic.staleness
             age = self.version - born
@@ -169,10 +178,10 @@ class Replica:
         self.layout.fill_buffers(self._vector)
         return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
-    def _gradient(self, batch: Any) -> Tensor:
+    def _gradient(self, batch: Any, out: Tensor | None = None) -> Tensor:
         loss = self.forward(batch)
         gradients = torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
-        return self.layout.gradient(list(gradients))
+        return self.layout.gradient(list(gradients), out)
 
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
@@ -220,7 +229,7 @@ class Replica:
     def _local_state(self) -> dict[str, Tensor]:
         """Counters and frozen parameters: no part of the vector, but of the replica."""
         within = {id(p) for p in self.layout.parameters}
-        within |= {id(b.tensor) for b in self.layout.buffers}
+        within |= {id(buffer.tensor) for buffer in self.layout.buffers}
         everything = self.model.state_dict(keep_vars=True)
         return {name: t.detach() for name, t in everything.items() if id(t) not in within}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from types import ModuleType
 
 from regatta.strategies.base import Strategy
 
@@ -18,6 +19,14 @@ __all__ = ["Strategy", "registry"]
 
 @cache
 def registry() -> dict[str, type[Strategy]]:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return {cls.name: cls for cls in sorted(Strategy.__subclasses__(), key=lambda c: c.name)}
+    """The strategies of this package by name."""
+    kinds: list[type[Strategy]] = []
+    for found in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{found.name}")
+        kinds += [kind for kind in vars(module).values() if _is_defined_in(kind, module)]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.name)}
+
+
+def _is_defined_in(kind: object, module: ModuleType) -> bool:
+    is_strategy = isinstance(kind, type) and issubclass(kind, Strategy) and kind is not Strategy
+    return is_strategy and kind.__module__ == module.__name__

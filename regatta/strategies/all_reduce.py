@@ -16,8 +16,7 @@ class AllReduce(Strategy):
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         async for total in replica.reduced_by(comm.all_reduce):
-            contributors = int(total[-1])
-            replica.step(total / contributors, of=contributors)
+            replica.step(total, of=int(total[-1]))  # divided by who contributed
 
     def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
         rounds = turns + 1  # in the last one nobody has anything to add

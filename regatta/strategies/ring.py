@@ -18,6 +18,7 @@ class Ring(Strategy):
     async def worker(self, comm: Comm, replica: Replica) -> None:
         previous, following = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
         model_is_here = comm.rank == 0
+        sent = None  # the version that went on from here last
         async for gradient in replica:
             born = replica.version
             if not model_is_here:
@@ -26,15 +27,15 @@ class Ring(Strategy):
             await comm.compute(partial(replica.step, gradient, born=born), replica.merging)
             # The send and the next minibatch, trained from the same new model, overlap.
             await comm.send(following, replica.weights, version=replica.version)
-            model_is_here = False
-        await self.close(comm, replica, model_is_here)
-
-    async def close(self, comm: Comm, replica: Replica, model_is_here: bool) -> None:
-        """Out of data: hand the model on until it comes round unchanged, then say so in a lap."""
-        previous, following = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-        sent = replica.version if model_is_here or replica.turns else None
+            sent, model_is_here = replica.version, False
         if model_is_here:
             await comm.send(following, replica.weights, version=replica.version)
+            sent = replica.version
+        await self.close(comm, replica, sent)
+
+    async def close(self, comm: Comm, replica: Replica, sent: int | None) -> None:
+        """Out of data: hand the model on until it comes round unchanged, then say so in a lap."""
+        previous, following = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
         while True:
             model = await comm.recv(previous)
             replica.load(model.data, model.version)
@@ -50,5 +51,5 @@ class Ring(Strategy):
 
     def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
         # Every merge is one transmission; then a lap finds nothing new, and a lap says so.
-        messages = workers * turns + (workers - 1) + workers
+        messages = max(1, workers * turns) + (workers - 1) + workers
         return Exchange(messages, messages * nbytes)

@@ -29,6 +29,10 @@ _TICK_SECONDS = 0.2
 Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> picklable result
 
 
+class WrongUsage(ValueError):
+    """Found out by a rank, but the person's to mend: told in one line, without a traceback."""
+
+
 class RankFailed(WorldFailed):
     """Carries the failed rank's own account."""
 
@@ -113,11 +117,13 @@ class _Watch:
     def _failures(self) -> list[int]:
         return [rank for rank, (kind, _) in sorted(self._reports.items()) if kind != "result"]
 
-    def _cause(self) -> RankFailed:
+    def _cause(self) -> Exception:
         """The rank that failed by itself, not those that merely missed it."""
-        order = {"died": 0, "error": 1, "missed": 2}
-        rank = min(self._failures(), key=lambda r: order[self._reports[r][0]])
+        order = ["usage", "died", "error", "missed"]
+        rank = min(self._failures(), key=lambda r: order.index(self._reports[r][0]))
         kind, what = self._reports[rank]
+        if kind == "usage":
+            return WrongUsage(what[0].removeprefix("WrongUsage: "))
         if kind == "died":
             return RankFailed(f"rank {rank} {_how_it_ended(what)}")
         return RankFailed(f"rank {rank} failed: {what[0]}", what[1])
@@ -127,6 +133,12 @@ def _how_it_ended(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         return f"was killed by {signal.Signals(-exitcode).name}"
     return f"ended without a result (exit code {exitcode})"
+
+
+def _kind_of(error: BaseException) -> str:
+    if isinstance(error, WrongUsage):
+        return "usage"
+    return "missed" if isinstance(error, WorldFailed) else "error"
 
 
 def _run_rank(
@@ -144,7 +156,7 @@ def _run_rank(
         pipe.send(("result", result))
         pipe.close()
     except BaseException as error:
-        kind = "missed" if isinstance(error, WorldFailed) else "error"
+        kind = _kind_of(error)
         summary = f"{type(error).__name__}: {error}"
         pipe.send((kind, (summary, traceback.format_exc())))
         pipe.close()

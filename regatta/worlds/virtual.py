@@ -168,6 +168,8 @@ def _finish_all(ops_and_result: tuple[dict[int, _Pending], Vector]) -> None:
 class VirtualComm:
     """One rank of a virtual world."""
 
+    reduces_in_place = False  # ranks share results, and a lone rank's result is its own data
+
     def __init__(self, world: VirtualWorld, rank: int, workers: int, chance: Chance) -> None:
         self.rank = rank
         self.size = world.size

@@ -1,0 +1,75 @@
+"""From the words of a command line to a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regatta import config, recipes, runs
+from regatta.config import Run
+
+
+def resolve(
+    recipe: str,
+    strategy: str | None,
+    settings: list[str] | None,
+    target: float | None,
+    seed: int | None,
+    device: str | None = None,
+    threads: int | None = None,
+    cluster: str | None = None,
+) -> Run:
+    run = recipes.load(recipe)
+    if strategy is not None:
+        chosen = config.component("strategy", strategy, run.strategy)
+        run = replace(run, workers=max(run.workers, 1) if chosen.name != "single" else 1,
+                      strategy=chosen)  # fmt: skip
+    if cluster is not None:
+        run = replace(run, cluster=config.load_cluster(cluster))
+    run = config.assign(run, settings or [])
+    if target is not None:
+        run = replace(run, stop=replace(run.stop, target=target))
+    given: dict[str, Any] = {"seed": seed, "device": device, "threads": threads}
+    return replace(run, **{name: value for name, value in given.items() if value is not None})
+
+
+def with_default_workers(run: Run) -> Run:
+    """Two workers where a strategy needs company and nobody said how many."""
+    return replace(run, workers=2) if run.strategy.name != "single" and run.workers == 1 else run
+
+
+def resumed_plan(
+    recipe: str,
+    folder: Path | None,
+    strategy: str | None,
+    workers: int | None,
+    settings: list[str] | None,
+    target: float | None,
+) -> runs.Plan:
+    if folder is None:
+        raise ValueError("--resume needs --out: the folder of the run to go on with")
+    plan, stored = runs.open_plan(folder)
+    if recipes.absolute(recipe) != stored["recipe"]:
+        raise ValueError(f"{folder} was made by recipe {stored['recipe']}, not {recipe}")
+    run = plan.run
+    if strategy is not None and config.component("strategy", strategy) != run.strategy:
+        raise ValueError(f"{folder} was trained by {run.strategy}; leave --strategy out")
+    if workers is not None and workers != run.workers:
+        raise ValueError(f"{folder} has {run.workers} workers; leave --workers out")
+    run = config.assign(run, settings or [])
+    if target is not None:
+        run = replace(run, stop=replace(run.stop, target=target))
+    return replace(plan, run=run)
+
+
+def split_specs(text: str) -> list[str]:
+    """`single all-reduce averaging:period=4,state=local`; a comma before a name also parts."""
+    specs: list[str] = []
+    for word in text.replace(";", " ").split():
+        for piece in word.split(","):
+            if specs and "=" in piece and ":" not in piece:
+                specs[-1] += "," + piece
+            elif piece:
+                specs.append(piece)
+    return specs
