@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,17 +69,19 @@ def train(
     if "RANK" not in os.environ:
         warm_up()  # while this process imports PyTorch for its own part
     from regatta import runs
-    from regatta.resolve import resolve, resumed_plan, with_default_workers
+    from regatta.resolve import resolve, resumed_plan, with_workers
     from regatta.worlds.processes import environment_rank
 
     place = environment_rank()
     if resume:
+        if seed is not None or device is not None or threads is not None:
+            raise ValueError("a run goes on as it began: leave --seed, --device, --threads out")
         plan = resumed_plan(recipe, out_folder, strategy, workers, settings, target)
     else:
         run = resolve(recipe, strategy, settings, target, seed, device, threads)
         if workers is None and place is not None:
             workers = place[1] - run.strategy.num_servers
-        run = replace(run, workers=workers) if workers is not None else with_default_workers(run)
+        run = with_workers(run, workers, settings)
         plan = runs.Plan(recipe, run, runs.new_folder(out_folder, recipe, run))
     speaks = (place is None or place[0] == 0) and not as_json
     if speaks:
@@ -112,10 +114,10 @@ def simulate(
 ) -> None:
     """Train under a virtual clock: the real mathematics, as many workers as you like."""
     from regatta import runs
-    from regatta.resolve import resolve, with_default_workers
+    from regatta.resolve import resolve, with_workers
 
     run = resolve(recipe, strategy, settings, target, seed, None, threads, cluster)
-    run = replace(run, workers=workers) if workers is not None else with_default_workers(run)
+    run = with_workers(run, workers, settings)
     plan = runs.Plan(recipe, run, runs.new_folder(out_folder, recipe, run))
     display = _display(run, not as_json)
     try:

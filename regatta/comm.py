@@ -120,8 +120,11 @@ class Comm(Protocol):
         ...
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]: ...
-    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
-        """Work that takes time: measured in a real world, charged by `load` in a virtual one."""
+    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
+        """Work that takes time: measured in a real world, charged by `load` in a virtual one.
+
+        With `overlap` the work itself starts operations, and tells its `progress`.
+        """
         ...
 
     def progress(self, fraction: float) -> None:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from regatta import config
 from regatta.comm import Comm, Op, Traffic, Vector
+from regatta.learn.body import Body
 from regatta.learn.buckets import reduced_whole
 from regatta.learn.layout import restore_momentum
 from regatta.learn.replica import Replica
@@ -68,7 +69,7 @@ class _JoinedReplica(Replica):
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, comm: Comm) -> None:
         given = _Given(optimizer)
-        super().__init__(model, lambda model, batch: batch, _NoStream(), comm, given)
+        super().__init__(Body(model), lambda model, batch: batch, _NoStream(), comm, given)
         self.over = False
         self.bind()
 
@@ -115,15 +116,11 @@ class Crew:
         self._made_world = not dist.is_initialized()
         if self._made_world:
             _connect()
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.workers = self.size - strategy.num_servers
-        if self.workers < 1:
-            raise ValueError(
-                f"{strategy.name} needs {strategy.num_servers} process for its server besides the "
-                f"workers, and {self.size} were started"
-            )
-        strategy.check(self.workers)
-        self.is_server = self.rank >= self.workers
+        try:
+            self._find_place(strategy)
+        except ValueError:
+            self._leave_world()
+            raise
         self._comm = ProcessComm(strategy.groups(self.workers))
         self._replica = _JoinedReplica(model, optimizer, self._comm)
         self._replica.load(run_blocking(self._initial_weights()))
@@ -131,6 +128,21 @@ class Crew:
         role = strategy.role(self.rank, self.workers)
         self._role = role(self._comm, self._replica)
         self._role_is_over = False
+
+    def _find_place(self, strategy: Strategy) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.workers = self.size - strategy.num_servers
+        self.is_server = self.rank >= self.workers
+        if self.workers < 1:
+            raise ValueError(
+                f"{strategy.name} needs {strategy.num_servers} process for its server besides the "
+                f"workers, and {self.size} were started"
+            )
+        strategy.check(self.workers)
+
+    def _leave_world(self) -> None:
+        if self._made_world:
+            dist.destroy_process_group()
 
     def step(self) -> None:
         """Exchange and apply this loop's gradient, as the strategy says."""
@@ -170,8 +182,7 @@ class Crew:
         self._replica.settle()
         restore_momentum(self._replica.model)
         self._comm.close()
-        if self._made_world:
-            dist.destroy_process_group()
+        self._leave_world()
 
     def _advance(self, gradient: Tensor | None) -> None:
         try:

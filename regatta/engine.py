@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,11 @@ from regatta.events import (
     Resumed,
     Started,
 )  # fmt: skip
+from regatta.learn.body import Body
 from regatta.learn.layout import num_vector_bytes
 from regatta.learn.replica import Replica
 from regatta.learn.timing import TimingReplica
+from regatta.stream import Stream
 from regatta.tasks import Data
 
 _PROGRESS_SECONDS = 1.0
@@ -53,32 +55,8 @@ class Surroundings:
     resume_from: Path | None = None
     timing_only: bool = False
     interrupted: Callable[[], bool] = lambda: False
+    bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
     stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
-
-
-class Stream:
-    """A worker's batches: until the segment ends, or chance ends it."""
-
-    def __init__(self, rank: Rank, worker: int) -> None:
-        self.samples = rank.run.minibatch
-        self.limit = 0
-        self.stopped = False
-        self._rank = rank
-        self._worker = worker
-        self._order = rank.order
-
-    def next(self) -> Any | None:
-        turn = self._rank.replica.turns
-        if turn >= self.limit or self.stopped:
-            return None
-        if self._rank.stops_at(turn):
-            self.stopped = True
-            return None
-        self._rank.report_progress()
-        around = self._rank.around
-        if around.timing_only:
-            return True
-        return around.data.batch(self._order.indices(self._worker, turn))
 
 
 class Rank:
@@ -107,15 +85,15 @@ class Rank:
         self.replica = self._build_replica()
 
     def _build_replica(self) -> Any:
-        task, run = self.run.task, self.run
-        torch.manual_seed(mixed_seed(run.seed))  # equal initial weights on every rank
-        model = task.model().to(run.device)
-        self.vector_bytes = num_vector_bytes(model)
+        run = self.run
         after_step = self._after_step if self.is_holder else _nothing_more
         if self.around.timing_only:
+            self.vector_bytes = num_vector_bytes(run.task.model())
             return TimingReplica(self.comm, self.vector_bytes, self.stream, after_step)
+        body = self.around.bodies.get(run.seed) or self._build_body()
+        self.vector_bytes = body.layout.numel * body.layout.dtype.itemsize
         return Replica(
-            model,
+            body,
             self.around.data.loss,
             self.stream,
             self.comm,
@@ -125,10 +103,17 @@ class Rank:
             bucket_bytes=run.bucket_bytes,
         )
 
+    def _build_body(self) -> Body:
+        torch.manual_seed(mixed_seed(self.run.seed))  # equal initial weights on every rank
+        shared = self.around.world == "virtual"
+        body = Body(self.run.task.model().to(self.run.device), shared)
+        if shared:
+            self.around.bodies[self.run.seed] = body
+        return body
+
     # -- the course of a run ----------------------------------------------------------------
 
     async def play(self) -> RankEnded:
-        self._begin()
         role = self.run.strategy.role(self.comm.rank, self.run.workers)
         over = False
         while not over:
@@ -146,12 +131,21 @@ class Rank:
         self.chance.flush()
         return self._end()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Before the clock starts: take up a checkpoint, and let rank 0 write the first event."""
         if self.around.resume_from is not None:
             self._restore(self.around.resume_from)
-            if self.is_holder:
-                self._log(Resumed(rank=self.comm.rank, time=self.time(), segment=self.segment))
-        elif self.is_holder:
+            self._take_up_stop(self.segment)
+            if self.comm.rank == 0:
+                self._log(
+                    Resumed(
+                        rank=0,
+                        time=self._time_before,
+                        segment=self.segment,
+                        target=self.stop.target,
+                    )
+                )
+        elif self.comm.rank == 0:
             metric = self.run.task.metric
             self._log(
                 Started(

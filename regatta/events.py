@@ -81,6 +81,7 @@ class Resumed:
     rank: int
     time: float
     segment: int
+    target: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +172,15 @@ def standing(events: Iterator[Event] | list[Event]) -> list[Event]:
     kept: list[Event] = []
     for event in events:
         if isinstance(event, Resumed):
-            kept = [earlier for earlier in kept if earlier.time <= event.time]
+            kept = [earlier for earlier in kept if _stands(earlier, event)]
         kept.append(event)
     return kept
+
+
+def _stands(earlier: Event, resumed: Resumed) -> bool:
+    if isinstance(earlier, Checkpointed):  # told a moment after the state was saved
+        return earlier.segment <= resumed.segment
+    return earlier.time <= resumed.time
 
 
 def _parse(text: str, path: Path) -> Iterator[Event]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from regatta.events import Ended, Evaluated, Event, RankEnded, Started
+from regatta.events import Ended, Evaluated, Event, RankEnded, Resumed, Started
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Summary:
 
 def summarise(events: Sequence[Event]) -> Summary:
     started = next(e for e in events if isinstance(e, Started))
+    for event in events:
+        if isinstance(event, Resumed):
+            started = replace(started, target=event.target)
     ended = next((e for e in reversed(events) if isinstance(e, Ended)), None)
     if ended is None:
         raise ValueError("the run has not ended")

@@ -34,9 +34,13 @@ def resolve(
     return replace(run, **{name: value for name, value in given.items() if value is not None})
 
 
-def with_default_workers(run: Run) -> Run:
-    """Two workers where a strategy needs company and nobody said how many."""
-    return replace(run, workers=2) if run.strategy.name != "single" and run.workers == 1 else run
+def with_workers(run: Run, workers: int | None, settings: list[str] | None) -> Run:
+    """As many workers as were asked for; two where nobody said and a strategy needs company."""
+    if workers is not None:
+        return replace(run, workers=workers)
+    asked = any(setting.startswith("workers=") for setting in settings or [])
+    needs_company = run.strategy.name != "single" and run.workers == 1
+    return replace(run, workers=2) if needs_company and not asked else run
 
 
 def resumed_plan(
@@ -50,6 +54,8 @@ def resumed_plan(
     if folder is None:
         raise ValueError("--resume needs --out: the folder of the run to go on with")
     plan, stored = runs.open_plan(folder)
+    if stored["world"] != "processes":
+        raise ValueError(f"{folder} was simulated, and a simulation cannot be resumed: run it anew")
     if recipes.absolute(recipe) != stored["recipe"]:
         raise ValueError(f"{folder} was made by recipe {stored['recipe']}, not {recipe}")
     run = plan.run

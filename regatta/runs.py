@@ -100,11 +100,12 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-def write_plan(plan: Plan, world: str) -> None:
+def write_plan(plan: Plan, world: str, timing_only: bool = False) -> None:
     values = {
         "regatta_run": 1,
         "recipe": recipes.absolute(plan.recipe),
         "world": world,
+        "timing_only": timing_only,
         "run": config.to_json(plan.run),
         "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
         "environment": environment(),
@@ -147,6 +148,8 @@ def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
 
 def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[RankEnded]:
     """Train on processes of this machine, or as one rank of a world that torchrun started."""
+    if plan.run.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     if environment_rank() is not None:
         return [_train_as_rank(plan, resume, watch)]
     resume_from: Path | None = None
@@ -230,6 +233,8 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     run = plan.run
     keep_freed_memory()
     torch.set_num_threads(run.threads)
+    if run.device == "cuda":
+        torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
     data = _open_data(run)
     if dist.get_rank() == 0 and resume_from is None:
         write_plan(plan, "processes")
@@ -247,6 +252,7 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
         stops=plan.stops,
     )
     rank = Rank(run, comm, chance, around)
+    rank.begin()
     comm.start_clock()
     ended = run_blocking(rank.play())
     comm.close()
@@ -254,6 +260,10 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     log.close()
     chance.close()
     return ended
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", dist.get_rank()))
 
 
 def _open_data(run: Run) -> Data:
@@ -285,7 +295,7 @@ def simulate(
     recorders: list[Recorder] = []
     if plan is not None:
         refuse_if_taken(plan.folder)
-        write_plan(plan, "virtual")
+        write_plan(plan, "virtual", timing_only)
         recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
         chance = recorders.__getitem__
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
@@ -308,7 +318,10 @@ def play_virtual(
     torch.set_num_threads(run.threads)
     groups = run.strategy.groups(run.workers)
     world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance)
-    return world.run(lambda comm: Rank(run, comm, comm.chance, around).play())
+    ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
+    for rank in ranks:
+        rank.begin()
+    return world.run(lambda comm: ranks[comm.rank].play())
 
 
 # -- replay ----------------------------------------------------------------------------------
@@ -328,6 +341,10 @@ class Replay:
 def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     """A recorded run again in the virtual world, with the same outcomes of chance."""
     plan, stored = open_plan(folder)
+    if stored["timing_only"]:
+        raise ValueError(
+            f"{folder} was simulated for its timing only: it has no weights to compare"
+        )
     ended = [e for e in read_events(plan.events) if isinstance(e, RankEnded)]
     if len(ended) < plan.run.num_ranks:
         raise ValueError(

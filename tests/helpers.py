@@ -15,6 +15,7 @@ from regatta.cluster import Cluster
 from regatta.config import Checkpointing, Evaluation, Run, Stop
 from regatta.engine import Rank, Surroundings
 from regatta.events import Evaluated, Event, RankEnded, Writer
+from regatta.learn.body import Body
 from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.learn.replica import Replica
 from regatta.runs import simulate
@@ -191,7 +192,10 @@ def play_from(run: Run, chance: Callable[[int], Chance] | None = None, **around:
         run.workers,
         chance or (lambda rank: Live()),
     )
-    ended = world.run(lambda comm: Rank(run, comm, comm.chance, surroundings).play())
+    ranks = [Rank(run, comm, comm.chance, surroundings) for comm in world.comms]
+    for rank in ranks:
+        rank.begin()
+    ended = world.run(lambda comm: ranks[comm.rank].play())
     return Played(ended, log.events)
 
 
@@ -250,7 +254,7 @@ class Crew:
             torch.manual_seed(3)  # equal initial weights
             self.replicas.append(
                 Replica(
-                    self.make_model(),
+                    Body(self.make_model()),
                     self.loss,
                     shard,
                     comm,

@@ -99,7 +99,7 @@ SCHEMA = {
     "progress": "rank time turns samples loss computing waiting messages bytes",
     "evaluated": "rank time training samples epoch seconds results",
     "checkpointed": "rank time segment path",
-    "resumed": "rank time segment",
+    "resumed": "rank time segment target",
     "rank_ended": "rank time role turns steps samples computing waiting messages bytes "
     "staleness digest",
     "ended": "rank time training reason samples results",

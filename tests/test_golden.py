@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import pytest
 from helpers import Crew, Weight, slope
 
-from regatta.strategies import registry
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.averaging import Averaging
 from regatta.strategies.base import Strategy
@@ -110,10 +109,6 @@ def test_trace(name):
     assert [replica.model.seen for replica in workers] == trace.seen
     assert crew.final == [[trace.final, 1.0]] * len(crew.replicas)  # the 1 counts one model
     assert crew.world.now == trace.seconds
-
-
-def test_every_strategy_has_a_trace():
-    assert {trace.strategy.name for trace in TRACES.values()} == set(registry())
 
 
 # -- who sends what to whom, and when --------------------------------------------------------

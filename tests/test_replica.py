@@ -12,6 +12,7 @@ from torch import nn
 from regatta.cluster import Cluster
 from regatta.comm import Load
 from regatta.config import Stop
+from regatta.learn.body import Body
 from regatta.learn.buckets import cut
 from regatta.learn.layout import Layout, num_vector_bytes
 from regatta.learn.optimisers import Adam, Sgd
@@ -45,7 +46,7 @@ def a_model(*extra):
 
 def a_replica(model=None, optimiser=None, loss=square_loss, **named):
     model = a_model() if model is None else model
-    return Replica(model, loss, Shard(), lonely_comm(), optimiser or Sgd(lr=0.1), **named)
+    return Replica(Body(model), loss, Shard(), lonely_comm(), optimiser or Sgd(lr=0.1), **named)
 
 
 # -- layout ---------------------------------------------------------------------------------
@@ -439,7 +440,7 @@ def dropped(rank=0, seed=0, turn=0, disturb=False):
         return model(batch).sum()
 
     comm = world.comms[rank]
-    replica = Replica(model, loss, Shard(), comm, Sgd(), seed=seed)
+    replica = Replica(Body(model), loss, Shard(), comm, Sgd(), seed=seed)
     replica.turns = turn
     if disturb:
         torch.rand(100)
@@ -456,7 +457,7 @@ def test_dropout_follows_seed_rank_and_turn_alone():
 
 def test_a_replica_charges_its_work():
     world = VirtualWorld(1, Cluster(sample_seconds=0.5))
-    replica = Replica(a_model(), square_loss, Shard([a_batch()]), world.comms[0], Sgd())
+    replica = Replica(Body(a_model()), square_loss, Shard([a_batch()]), world.comms[0], Sgd())
     assert replica.merging == Load(nbytes=replica.weights.nbytes)
 
     async def one_turn(comm):

@@ -176,7 +176,7 @@ def test_an_all_reduce_started_inside_backward_overlaps_it():
             comm.progress(1.0)
             return early, comm.all_reduce(LETTER)
 
-        early, late = await comm.compute(work, Load(samples=2))
+        early, late = await comm.compute(work, Load(samples=2), overlap=True)
         await early
         times = [comm.now()]
         await late

@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from regatta.benchmarks import Case, Result, abba, pin
 from regatta.config import Run
-from regatta.engine import Rank, Stream, Surroundings
+from regatta.engine import Rank, Surroundings
 from regatta.learn.optimisers import Sgd
 from regatta.strategies.all_reduce import AllReduce
+from regatta.stream import Stream
 from regatta.tasks.vectors import Vectors
 from regatta.worlds.launch import launch
 from regatta.worlds.memory import keep_freed_memory

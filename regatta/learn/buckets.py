@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from regatta.comm import Load, Op, Vector
+from regatta.comm import Op, Vector
 from regatta.learn.layout import Layout
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class Reduced:
             operations = [self._start(vector[start:stop]) for start, stop in self._slices]
         elif len(self._slices) == 1:
             whole = partial(replica._gradient, batch, vector)
-            operations = [self._start(await replica.comm.compute(whole, self._load))]
+            operations = [self._start(await replica.comm.compute(whole, replica.load_of_a_turn))]
         else:
             in_pieces = partial(self._forward_and_backward, batch, vector)
-            operations = await replica.comm.compute(in_pieces, self._load)
+            operations = await replica.comm.compute(in_pieces, replica.load_of_a_turn, overlap=True)
         replica.turns += batch is not None
         total = _joined(vector, [await operation for operation in operations])
         if total[-1] == 0:
@@ -84,11 +84,11 @@ class Reduced:
         return total
 
     def _hooked_once(self) -> Backward:
-        """A replica's parameters get their hooks once, however often its role starts again."""
-        replica = self._replica
-        if replica.backward is None:
-            replica.backward = Backward(replica.layout, self._slices)
-        return replica.backward
+        """A model's parameters get their hooks once, however often roles start again."""
+        body = self._replica.body
+        if body.backward is None:
+            body.backward = Backward(body.layout, self._slices)
+        return body.backward
 
     def _own_vector(self) -> Tensor:
         """Memory for this turn: what was lent before, unless others still look at it."""
@@ -96,10 +96,6 @@ class Reduced:
         if replica.lent is None or not replica.comm.reduces_in_place:
             replica.lent = replica.layout.empty()
         return replica.lent
-
-    @property
-    def _load(self) -> Load:
-        return Load(samples=self._replica.stream.samples)
 
     def _start(self, piece: Tensor) -> Op[Vector]:
         return self._all_reduce(piece, into=piece)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,11 @@ class Layout:
         self.dtype, self.device = kinds.pop()
         self.buffers = _float_buffers(model, self.dtype)
         self.sizes = [p.numel() for p in self.parameters]
-        self._shapes = [p.shape for p in self.parameters]
+        offsets = accumulate(self.sizes, initial=0)
+        self._places = [
+            (p.shape, torch.empty(p.shape, device="meta").stride(), offset)
+            for p, offset in zip(self.parameters, offsets, strict=False)
+        ]
         self.num_parameters = sum(self.sizes)
         self._buffer_sizes = [buffer.tensor.numel() for buffer in self.buffers]
         self.numel = self.num_parameters + sum(self._buffer_sizes) + 1
@@ -79,9 +84,8 @@ class Layout:
 
     def point(self, vector: Tensor) -> None:
         """Make the model's parameters views into this vector."""
-        pieces = vector[: self.num_parameters].split(self.sizes)
-        for parameter, piece, shape in zip(self.parameters, pieces, self._shapes, strict=True):
-            parameter.data = piece.view(shape)
+        for parameter, where in zip(self.parameters, self._places, strict=True):
+            parameter.data = vector.as_strided(*where)
 
     def points_to(self, vector: Tensor) -> bool:
         address, width = vector.data_ptr(), vector.element_size()

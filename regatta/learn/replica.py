@@ -7,9 +7,10 @@ replica writes to its weights only while nobody else holds them, and takes a cop
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,8 @@ from torch.nn import Parameter
 
 from regatta.comm import Comm, Load, Op, Vector
 from regatta.data.order import mixed_seed
-from regatta.learn.layout import Layout
+from regatta.learn.body import Body
 from regatta.learn.optimisers import Optimiser
-
-if TYPE_CHECKING:
-    from regatta.learn.buckets import Backward
-
-_COPY_BYTES = 2**20  # a copy of so much takes less time than new views of every parameter
 
 
 class Stream(Protocol):
@@ -39,7 +35,7 @@ class Stream(Protocol):
 class Replica:
     def __init__(
         self,
-        model: nn.Module,
+        body: Body,
         loss: Callable[[nn.Module, Any], Tensor],
         stream: Stream,
         comm: Comm,
@@ -48,29 +44,28 @@ class Replica:
         after_step: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
     ) -> None:
-        self.model = model.train()
-        self.layout = Layout(model)
+        self.body = body
+        self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
         self.steps = 0  # updates made here
         self.version = 0  # gradients that these weights contain
         self.last_loss: Tensor | None = None
+        self.load_of_a_turn = Load(samples=stream.samples)
         self.merging = Load(nbytes=self.layout.numel * self.layout.dtype.itemsize)
         self.stream = stream
         self.comm = comm
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
-        self.backward: Backward | None = None  # made by the first bucket-wise reduction
         self.lent: Tensor | None = None  # memory given away for sums
         self._loss = loss
         self._seed = seed
         self._after_step = after_step
-        self._vector = self.layout.initial()
-        self._handed_out = False
-        self._home = self._vector  # what the model's parameters are views into
-        self._home_is_lent = False
-        self.layout.point(self._home)
+        self._vector = body.initial()
+        self._handed_out = True  # a shared body gives all its replicas the same
         self._prefix = Parameter(self._vector[: self.layout.num_parameters])
         self.optimizer = optimiser.build(self._prefix)
+        # Without the profiler's wrapping, which takes longer than a small vector's step.
+        self._bare_step = partial(inspect.unwrap(type(self.optimizer).step), self.optimizer)
 
     # -- what a strategy sees ---------------------------------------------------------------
 
@@ -82,12 +77,12 @@ class Replica:
         if batch is None:
             raise StopAsyncIteration
         work = partial(self._gradient, batch)
-        gradient = await self.comm.compute(work, Load(samples=self.stream.samples))
+        gradient = await self.comm.compute(work, self.load_of_a_turn)
         self.turns += 1
         return gradient
 
     def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
-        """Summed gradients, bucket by bucket while backward still runs.
+        """Summed gradients: in buckets of `bucket_bytes` while backward still runs, or whole.
 
         A replica whose part is over adds nothing until nobody has anything to add. A sum lies in
         memory that the replica lends: it is good until the next turn.
@@ -99,7 +94,6 @@ class Replica:
     @property
     def weights(self) -> Vector:
         self._handed_out = True
-        self._home_is_lent |= self._vector is self._home
         return self._vector
 
     @property
@@ -121,7 +115,7 @@ class Replica:
         if of > 1:
             # The sum may lie in the memory that this replica lent for it: then nobody else has it.
             in_place = self.lent is not None and gradient is self.lent
-            gradient = gradient.div_(of) if in_place else gradient / of
+            gradient = gradient.div_(of) if in_place else self.body.mean(gradient, of)
         if self._handed_out:
             self._vector = self._vector.clone()
             self._handed_out = False
@@ -145,7 +139,8 @@ class Replica:
         num_parameters = self.layout.num_parameters
         self._prefix.data = self._vector[:num_parameters]
         self._prefix.grad = gradient[:num_parameters]
-        self.optimizer.step()
+        with torch.no_grad():
+            self._bare_step()
 
     # -- what the engine sees ---------------------------------------------------------------
 
@@ -161,16 +156,8 @@ class Replica:
             self.model.train()
 
     def bind(self) -> None:
-        """Let the model's parameters be the present weights: copied if small, pointed at if not."""
-        if self._vector is self._home:
-            return
-        if self._vector.nbytes <= _COPY_BYTES and not self._home_is_lent:
-            self._vector = self._home.copy_(self._vector)
-            self._handed_out = False
-            return
-        self._home = self._vector
-        self._home_is_lent = self._handed_out
-        self.layout.point(self._home)
+        """Let the model's parameters be the present weights."""
+        self.body.enter(self, self._vector)
 
     def named_answer(self) -> dict[str, Tensor]:
         """The model by its own names, for use outside."""
@@ -205,7 +192,8 @@ class Replica:
             else:
                 numbers["optimiser"][name] = value
         tensors |= {f"slot.{name}": value for name, value in self.slots.items()}
-        tensors |= {f"local.{name}": value for name, value in self._local_state().items()}
+        self.bind()
+        tensors |= {f"local.{name}": value for name, value in self.body.local().items()}
         return tensors, numbers
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -222,16 +210,10 @@ class Replica:
             whole = self.optimizer.state_dict()
             self.optimizer.load_state_dict({**whole, "state": {0: state}})
         self.slots = _under("slot.", tensors)
-        local = self._local_state()
+        self.bind()
+        local = self.body.local()
         for name, value in _under("local.", tensors).items():
             local[name].copy_(value)
-
-    def _local_state(self) -> dict[str, Tensor]:
-        """Counters and frozen parameters: no part of the vector, but of the replica."""
-        within = {id(p) for p in self.layout.parameters}
-        within |= {id(buffer.tensor) for buffer in self.layout.buffers}
-        everything = self.model.state_dict(keep_vars=True)
-        return {name: t.detach() for name, t in everything.items() if id(t) not in within}
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

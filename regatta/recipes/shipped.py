@@ -10,8 +10,8 @@ def teacher() -> Run:
     """Learn the labels of a hidden random network: seconds a run, real learning."""
     return Run(
         task=Teacher(),
-        optimiser=Sgd(lr=0.1),
-        minibatch=64,
+        optimiser=Sgd(lr=0.2),
+        minibatch=128,
         stop=Stop(epochs=12, target=0.86),
         evaluation=Evaluation(every=0.25),
     )

@@ -12,7 +12,7 @@ class AllReduce(Strategy):
     """Synchronous: all workers step together with the mean of their gradients."""
 
     name = "all-reduce"
-    source = "Hu et al. (seed 0), section 2.1"
+    source = "Hu et al., section 2.1"
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         async for total in replica.reduced_by(comm.all_reduce):

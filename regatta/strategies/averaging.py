@@ -13,7 +13,7 @@ class Averaging(Strategy):
 
     name = "averaging"
     answer = "mean"
-    source = "Su & Chen (seed 4)"
+    source = "Su & Chen"
 
     period: int = 10
 

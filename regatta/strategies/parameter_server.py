@@ -16,7 +16,7 @@ class ParameterServer(Strategy):
     answer = "server"
     deterministic = False
     num_servers = 1
-    source = "Campos et al. (seed 3), section 4; iFlytek's central node (seed 2)"
+    source = "Campos et al., section 5; iFlytek's central node"
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         server = comm.size - 1

@@ -13,7 +13,7 @@ class Ring(Strategy):
     """Asynchronous ring: ONE model travels; each worker merges its gradient and passes it on."""
 
     name = "ring"
-    source = "iFlytek's ring structure parallel strategy (seed 2)"
+    source = "iFlytek's ring structure parallel strategy"
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         previous, following = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -42,6 +43,10 @@ class Task(Protocol):
 
     def model(self) -> nn.Module: ...
     def open(self) -> Data: ...
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def registry() -> dict[str, type[Task]]:

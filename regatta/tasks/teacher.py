@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regatta.models import dnn
-from regatta.tasks import Metric
+from regatta.tasks import Metric, device_of
 
 
 class LabelledVectors:
@@ -27,7 +27,7 @@ class LabelledVectors:
         return cross_entropy(model(inputs), labels)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        inputs, labels = self._dev
+        inputs, labels = (part.to(device_of(model)) for part in self._dev)
         outputs = model(inputs)
         accuracy = (outputs.argmax(1) == labels).float().mean()
         return {"accuracy": accuracy.item(), "loss": cross_entropy(outputs, labels).item()}

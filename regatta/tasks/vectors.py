@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regatta.models import dnn
-from regatta.tasks import Metric
+from regatta.tasks import Metric, device_of
 
 
 class UnlabelledVectors:
@@ -25,7 +25,7 @@ class UnlabelledVectors:
         return outputs.square().mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        return {"loss": self.loss(model, self._inputs[:256]).item()}
+        return {"loss": self.loss(model, self._inputs[:256].to(device_of(model))).item()}
 
 
 @dataclass(frozen=True)

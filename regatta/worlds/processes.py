@@ -137,7 +137,7 @@ class ProcessComm:
         work = dist.broadcast(copy, root, group=self._groups[group], async_op=True)
         return self._when_finished(work, copy)
 
-    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
+    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
         began = time.perf_counter()
         value = work()
         self.traffic.computing += time.perf_counter() - began

@@ -246,22 +246,38 @@ class VirtualComm:
 
         return self._world._meet(self, group, f"broadcast from rank {root}", data, close)
 
-    def compute(self, work: Callable[[], T], load: Load) -> Op[T]:
-        """The work is really done now, and its result is there when the clock says so."""
+    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
         start = self._world.now
         if self._device_free > start:
             start = self._device_free
         seconds = self._seconds(load)
         self.traffic.computing += seconds
-        self._device_free = start + seconds
-        self._work = (start, seconds)
-        self._work_now = start
+        end = self._device_free = start + seconds
         op = _Pending(_COMPUTING)
+        if overlap:
+            self._world._at(end, _finish_one, (op, self._done_ahead(work, start, seconds)))
+        else:
+            # Really done when the clock says so: what it makes is used at once, while the
+            # processor's caches still hold it.
+            self._world._at(end, self._do, (op, work))
+        return op
+
+    def _do(self, op_and_work: tuple[_Pending, Callable[[], Any]]) -> None:
+        op, work = op_and_work
         try:
-            self._world._at(start + seconds, _finish_one, (op, work()))
+            value = work()
+        except Exception as error:
+            self._add_note(error)
+            raise
+        op.finish(value)
+
+    def _done_ahead(self, work: Callable[[], T], start: Seconds, seconds: Seconds) -> T:
+        """Done now, so that what it starts on its way can start at its own time."""
+        self._work, self._work_now = (start, seconds), start
+        try:
+            return work()
         finally:
             self._work = None
-        return op
 
     def progress(self, fraction: float) -> None:
         if self._work is not None:
@@ -275,6 +291,11 @@ class VirtualComm:
         return self._world.halted
 
     # -- how it comes about -----------------------------------------------------------------
+
+    def _add_note(self, error: Exception) -> None:
+        note = f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
     def _clock(self) -> Seconds:
         """The present, or inside a computation how far it would have come."""
@@ -347,7 +368,7 @@ class VirtualComm:
             self._result = stop.value
             return
         except Exception as error:
-            error.add_note(f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds")
+            self._add_note(error)
             raise
         op.waiter = self
         self._waits_for = op

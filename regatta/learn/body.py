@@ -1,0 +1,67 @@
+"""A model that replicas compute with, one at a time.
+
+A rank of its own process has a model of its own. The ranks of a virtual world share one: each lets
+it point at its own weights when its turn comes, so a thousand workers need one model and as many
+vectors as there are different weights. Counters and frozen parameters, which are no part of the
+vector, are put aside and brought back when the tenant changes. What a module keeps elsewhere (in
+plain Python attributes) is no replica's state: it is neither put aside nor saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from regatta.learn.layout import Layout
+
+if TYPE_CHECKING:
+    from regatta.learn.buckets import Backward
+
+
+class Body:
+    def __init__(self, model: nn.Module, shared: bool = False) -> None:
+        self.model = model.train()
+        self.layout = Layout(model)
+        self.backward: Backward | None = None  # made by the first reduction in buckets
+        self._initial = self.layout.initial() if shared else None
+        self._points_to: Tensor | None = None
+        self._mean: tuple[Tensor, int, Tensor] | None = None  # the last sum, its count and mean
+        self._tenant: object = None
+        self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
+
+    def initial(self) -> Tensor:
+        """The weights that the model came with."""
+        return self.layout.initial() if self._initial is None else self._initial
+
+    def enter(self, tenant: object, weights: Tensor) -> None:
+        """Be this tenant's, with these weights."""
+        if self._tenant is not tenant:
+            self._change_tenant(tenant)
+        if self._points_to is not weights:
+            self.layout.point(weights)
+            self._points_to = weights
+
+    def mean(self, total: Tensor, of: int) -> Tensor:
+        """A sum over its count; replicas that share a body often share the sum too."""
+        if self._mean is None or self._mean[0] is not total or self._mean[1] != of:
+            self._mean = (total, of, total / of)
+        return self._mean[2]
+
+    def local(self) -> dict[str, Tensor]:
+        """Counters and frozen parameters, as the present tenant has them."""
+        within = {id(p) for p in self.layout.parameters}
+        within |= {id(buffer.tensor) for buffer in self.layout.buffers}
+        everything = self.model.state_dict(keep_vars=True)
+        return {name: t.detach() for name, t in everything.items() if id(t) not in within}
+
+    def _change_tenant(self, tenant: object) -> None:
+        initial = self._put_aside[None]
+        if initial and self._tenant is not None:
+            self._put_aside[self._tenant] = self._copy_of_local()
+            for name, value in self.local().items():
+                value.copy_(self._put_aside.get(tenant, initial)[name])
+        self._tenant = tenant
+
+    def _copy_of_local(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.local().items()}
