@@ -45,6 +45,7 @@ class _Given:
     """The person's own optimiser in the place of a configured one."""
 
     name: ClassVar[str] = "given"
+    is_plain = False
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer

@@ -15,6 +15,11 @@ class Optimiser(Protocol):
 
     @property
     def lr(self) -> float: ...
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is `weights - lr * gradient` and nothing else."""
+        ...
+
     def build(self, vector: Parameter) -> Optimizer: ...
 
 
@@ -27,6 +32,10 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.momentum or self.weight_decay or self.nesterov)
 
     def build(self, vector: Parameter) -> Optimizer:
         return torch.optim.SGD(
@@ -48,6 +57,10 @@ class Adam:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return False
 
     def build(self, vector: Parameter) -> Optimizer:
         return torch.optim.AdamW(

@@ -64,6 +64,7 @@ class Replica:
         self._handed_out = True  # a shared body gives all its replicas the same
         self._prefix = Parameter(self._vector[: self.layout.num_parameters])
         self.optimizer = optimiser.build(self._prefix)
+        self._is_plain = optimiser.is_plain
         # Without the profiler's wrapping, which takes longer than a small vector's step.
         self._bare_step = partial(inspect.unwrap(type(self.optimizer).step), self.optimizer)
 
@@ -116,10 +117,13 @@ class Replica:
             # The sum may lie in the memory that this replica lent for it: then nobody else has it.
             in_place = self.lent is not None and gradient is self.lent
             gradient = gradient.div_(of) if in_place else self.body.mean(gradient, of)
-        if self._handed_out:
-            self._vector = self._vector.clone()
-            self._handed_out = False
-        self._update(gradient)
+        if self._handed_out and self._is_plain:
+            self._vector = self._stepped_copy(gradient)
+        else:
+            if self._handed_out:
+                self._vector = self._vector.clone()
+            self._update(gradient)
+        self._handed_out = False
         self.layout.fold(self._vector, gradient, of / (self.version + of))
         if born is not None:
             ages = self.comm.traffic.staleness
@@ -134,6 +138,14 @@ class Replica:
         if name not in self.slots:
             self.slots[name] = self.layout.zeros()
         return self.slots[name]
+
+    def _stepped_copy(self, gradient: Tensor) -> Tensor:
+        """Copy and step in one pass, where a step is just `weights - lr * gradient`."""
+        num_parameters = self.layout.num_parameters
+        rate = self.optimizer.param_groups[0]["lr"]
+        stepped = torch.add(self._vector, gradient, alpha=-rate)
+        stepped[num_parameters:] = self._vector[num_parameters:]
+        return stepped
 
     def _update(self, gradient: Tensor) -> None:
         num_parameters = self.layout.num_parameters
