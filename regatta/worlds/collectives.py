@@ -42,8 +42,7 @@ def start_sum(data: Tensor, into: Tensor | None, group: Any, spare: Spare) -> Ca
     result = torch.empty_like(data) if into is None else into
     ranks = dist.get_process_group_ranks(group)
     me = ranks.index(dist.get_rank())
-    bounds = [data.numel() * n // len(ranks) for n in range(len(ranks) + 1)]
-    stripes = [slice(start, stop) for start, stop in pairwise(bounds)]
+    stripes = stripes_of(data.numel(), len(ranks))
     others = [n for n in range(len(ranks)) if n != me]
     parts = [data[stripes[me]] if n == me else spare.take(data[stripes[me]])
              for n in range(len(ranks))]  # fmt: skip
@@ -53,7 +52,7 @@ def start_sum(data: Tensor, into: Tensor | None, group: Any, spare: Spare) -> Ca
     def finish() -> Tensor:
         finished(*receives)
         own = result[stripes[me]]
-        _add_up(parts, me, own)
+        add_up(parts, me, own)
         finished(*sends)  # before their stripes are written to
         spread = [dist.isend(own, ranks[n], group=group, tag=_SPREAD) for n in others]
         back = [dist.irecv(result[stripes[n]], ranks[n], group=group, tag=_SPREAD) for n in others]
@@ -64,7 +63,13 @@ def start_sum(data: Tensor, into: Tensor | None, group: Any, spare: Spare) -> Ca
     return finish
 
 
-def _add_up(parts: list[Tensor], me: int, out: Tensor) -> None:
+def stripes_of(numel: int, ranks: int) -> list[slice]:
+    """Which part of a vector each rank adds up."""
+    bounds = [numel * n // ranks for n in range(ranks + 1)]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
+def add_up(parts: list[Tensor], me: int, out: Tensor) -> None:
     """((0 + 1) + 2) + ...; `out` may be the memory of this rank's own part."""
     if me > 1:  # our own part must not be overwritten before its turn
         for part in parts[1:]:

@@ -19,6 +19,7 @@ from regatta.choices import NOTHING, Chance, Live
 from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
 from regatta.worlds.collectives import Spare, finished, start_sum
 from regatta.worlds.mailbox import Mailbox
+from regatta.worlds.shared_memory import SharedSum
 
 T = TypeVar("T")
 # A dead rank is noticed by its closed connection; a slow one is given all the time it needs.
@@ -80,6 +81,12 @@ class ProcessComm:
         self._groups: dict[str, Any] = {WORLD: dist.group.WORLD}
         for name, ranks in groups.items():
             self._groups[name] = dist.new_group(list(ranks), timeout=_PATIENCE)
+        # A group's shared memory is opened by its members alone.
+        self._shared = {
+            name: SharedSum(group)
+            for name, group in self._groups.items()
+            if group is not dist.GroupMember.NON_GROUP_MEMBER
+        }
         messages = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._mailbox = Mailbox(self.rank, self.size, messages, self._be_halted)
         self._began = time.perf_counter()
@@ -114,6 +121,9 @@ class ProcessComm:
             return _Done(data)
         if data.device.type == "cuda":
             return self._nccl_sum(data, into, members)
+        shared = self._shared[group]
+        if shared.takes(data):
+            return _Blocking(shared.start(data, into), self.traffic)
         return _Blocking(start_sum(data, into, members, self._spare), self.traffic)
 
     def _nccl_sum(self, data: Tensor, into: Tensor | None, group: Any) -> Op[Tensor]:
