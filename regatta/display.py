@@ -60,9 +60,9 @@ class Display:
 def race_table(finishes: list[Finish]) -> Table:
     first = finishes[0].summary
     table = Table(title=f"to {first.metric} {first.target:g}" if first.target is not None else None)
-    table.add_column("strategy")
-    for heading in ("workers", "time to target", "speedup", "samples/s", "final", "stale", "wait"):
-        table.add_column(heading, justify="right")
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("workers", "to target", "speedup", "samples/s", "final", "stale", "wait"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for finish in ranking(finishes):
         s, ratio = finish.summary, speedup(finish, finishes)
         table.add_row(
@@ -81,7 +81,7 @@ def race_table(finishes: list[Finish]) -> Table:
 def summary_lines(s: Summary) -> list[str]:
     clock = "virtual s" if s.world == "virtual" else "s"
     lines = [
-        f"{s.strategy}, {s.workers} workers: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
+        f"{s.strategy}, {s.workers} worker{'' if s.workers == 1 else 's'}: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
         f"training, {s.throughput:,.0f} samples/s, workers waited {s.waiting_share:.1%} "
         f"(ended by {s.reason})"
     ]

@@ -44,6 +44,7 @@ class Case:
 @dataclass(frozen=True)
 class Result:
     name: str
+    versus: str  # what stands against what
     cases: list[Case]
 
     @property
@@ -106,12 +107,12 @@ def run(name: str, pairs: int, show: Callable[[Any], None] | None) -> list[Resul
 
 
 def table(result: Result) -> Table:
-    rows = Table(title=f"{result.name}: ours / peer, median and 90 % interval")
+    rows = Table(title=f"{result.name}: {result.versus}\nmedian ratio and its 90 % interval")
     rows.add_column("case")
     for heading in ("ratio", "interval", "bar", ""):
         rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("ours")
-    rows.add_column("peer")
+    rows.add_column("ours", justify="right")
+    rows.add_column("peer", justify="right")
     for case in result.cases:
         rows.add_row(
             case.name,

@@ -33,12 +33,13 @@ _MINIBATCH = 256
 _BOTTLENECK = (680, 2048, 2048, 60, 2048, 2048, 16765)
 _NETWORKS = (
     ("DNN of 1.4 M", Vectors(), 5, 4),
-    ("bottleneck DNN of 44 M", Vectors(sizes=_BOTTLENECK, train=2048), 1, 2),
+    ("DNN of 44 M", Vectors(sizes=_BOTTLENECK, train=2048), 1, 2),
 )
 
 
 def all_reduce(pairs: int) -> Result:
-    return Result("all-reduce", [_case(*network, pairs) for network in _NETWORKS])
+    versus = "two real workers / DistributedDataParallel on gloo"
+    return Result("all-reduce", versus, [_case(*network, pairs) for network in _NETWORKS])
 
 
 def _case(name: str, task: Vectors, steps: int, repeats: int, pairs: int) -> Case:
@@ -49,8 +50,8 @@ def _case(name: str, task: Vectors, steps: int, repeats: int, pairs: int) -> Cas
         name,
         [peer / our for our, peer in zip(ours, peers, strict=True)],
         _BAR,
-        f"{samples / median(ours):,.0f} samples/s, all-reduce on 2 workers",
-        f"{samples / median(peers):,.0f} samples/s, DistributedDataParallel on gloo",
+        f"{samples / median(ours):,.0f} samples/s",
+        f"{samples / median(peers):,.0f} samples/s",
     )
 
 
