@@ -22,8 +22,8 @@ race: $(INSTALLED) ## race the strategies on two workers and name the winner (ab
 	@echo "regatta: racing five strategies on two real workers (about 2 minutes) ..."
 	@$(BIN)/regatta race teacher
 
-test: $(INSTALLED) ## lint, types and tests (about 4 minutes)
-	@echo "regatta: lint, types and tests (about 4 minutes) ..."
+test: $(INSTALLED) ## lint, types and tests (about 5 minutes)
+	@echo "regatta: lint, types and tests (about 5 minutes) ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest

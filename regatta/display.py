@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
@@ -59,7 +60,8 @@ class Display:
 
 def race_table(finishes: list[Finish]) -> Table:
     first = finishes[0].summary
-    table = Table(title=f"to {first.metric} {first.target:g}" if first.target is not None else None)
+    goal = "" if first.target is None else f"to {first.metric} {first.target:g}"
+    table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("strategy", no_wrap=True)
     for heading in ("workers", "to target", "speedup", "samples/s", "final", "stale", "wait"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -80,8 +82,9 @@ def race_table(finishes: list[Finish]) -> Table:
 
 def summary_lines(s: Summary) -> list[str]:
     clock = "virtual s" if s.world == "virtual" else "s"
+    workers = f"{s.workers} worker" + ("" if s.workers == 1 else "s")
     lines = [
-        f"{s.strategy}, {s.workers} worker{'' if s.workers == 1 else 's'}: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
+        f"{s.strategy}, {workers}: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
         f"training, {s.throughput:,.0f} samples/s, workers waited {s.waiting_share:.1%} "
         f"(ended by {s.reason})"
     ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from regatta.config import nearest
@@ -107,7 +108,8 @@ def run(name: str, pairs: int, show: Callable[[Any], None] | None) -> list[Resul
 
 
 def table(result: Result) -> Table:
-    rows = Table(title=f"{result.name}: {result.versus}\nmedian ratio and its 90 % interval")
+    title = f"{result.name}: {result.versus}\nmedian ratio and its 90 % interval"
+    rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     rows.add_column("case")
     for heading in ("ratio", "interval", "bar", ""):
         rows.add_column(heading, justify="right", no_wrap=True)

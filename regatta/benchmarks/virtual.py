@@ -33,7 +33,7 @@ def virtual(pairs: int) -> Result:
     pin(0)
     keep_freed_memory()  # the peer has the use of it too
     # The machine's speed changes within seconds: short blocks, and more of them, see less of it.
-    teacher = _turns("teacher network", Teacher(), 128, 4 * pairs)
+    teacher = _turns("teacher network", Teacher(), 256, 2 * pairs)
     dnn = _turns("DNN of 1.4 M", Vectors(), 256, pairs)
     versus = f"{_WORKERS} virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
     return Result("virtual", versus, [teacher, dnn, _operations(pairs)])

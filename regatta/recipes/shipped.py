@@ -10,10 +10,10 @@ def teacher() -> Run:
     """Learn the labels of a hidden random network: seconds a run, real learning."""
     return Run(
         task=Teacher(),
-        optimiser=Sgd(lr=0.2),
-        minibatch=128,
+        optimiser=Sgd(lr=0.3),
+        minibatch=256,
         stop=Stop(epochs=12, target=0.86),
-        evaluation=Evaluation(every=0.25),
+        evaluation=Evaluation(every=0.5),
     )
 
 

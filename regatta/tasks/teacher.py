@@ -41,7 +41,7 @@ class Teacher:
     metric: ClassVar[Metric] = Metric("accuracy")
 
     inputs: int = 32
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[int, ...] = (512, 512)
     classes: int = 10
     teacher_hidden: int = 16
     train: int = 65_536
