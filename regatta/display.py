@@ -61,7 +61,7 @@ class Display:
 def race_table(finishes: list[Finish]) -> Table:
     first = finishes[0].summary
     goal = "" if first.target is None else f"to {first.metric} {first.target:g}"
-    table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("strategy", no_wrap=True)
     for heading in ("workers", "to target", "speedup", "samples/s", "final", "stale", "wait"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -109,7 +109,7 @@ def run(name: str, pairs: int, show: Callable[[Any], None] | None) -> list[Resul
 
 def table(result: Result) -> Table:
     title = f"{result.name}: {result.versus}\nmedian ratio and its 90 % interval"
-    rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     rows.add_column("case")
     for heading in ("ratio", "interval", "bar", ""):
         rows.add_column(heading, justify="right", no_wrap=True)
