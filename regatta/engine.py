@@ -119,7 +119,7 @@ class Rank:
         while not over:
             self._take_up_stop(self.segment)
             self.chance.begin(self.segment)
-            self._stop_noted = False
+            self._stop_noted = self.stream.stopped = False
             self.epochs = self.calendar.next_meeting(self.epochs)
             self.stream.limit = self.calendar.turns(self.epochs)
             await role(self.comm, self.replica)

@@ -1,5 +1,7 @@
 """kill -9 of a rank in mid-run, then resume: nothing is lost beyond the last checkpoint."""
 
+from dataclasses import replace
+
 import pytest
 from real import RECIPE, command, light_fuse, plan
 
@@ -60,6 +62,20 @@ def test_resume_goes_on_beyond_the_first_end(tmp_path):
     assert more.returncode == 0, more.stderr
     assert max(e.turns for e in ended(tmp_path / "run")) == 2 * turns
     assert "resumed" in more.stdout
+    assert runs.replay(tmp_path / "run").identical
+
+
+@pytest.mark.parametrize("name", ["averaging", "parameter-server", "ring"])
+def test_a_run_that_was_stopped_goes_on_and_replays_as_a_whole(name, tmp_path):
+    """Stopped by the clock in the middle of a segment, then given more epochs."""
+    stopped = plan(tmp_path / "run", name, 2, ("stop.epochs=1000", "stop.seconds=0.3"))
+    turns = max(e.turns for e in runs.train(stopped))
+    per_epoch = 1024 // (2 * 16)
+    epochs = turns // per_epoch + 2
+    more = plan(tmp_path / "run", name, 2, (f"stop.epochs={epochs}",))
+    stops = runs.open_plan(tmp_path / "run")[0].stops
+    again = runs.train(replace(more, stops=stops), resume=True)
+    assert {e.turns for e in again if e.role == "worker"} == {epochs * per_epoch}
     assert runs.replay(tmp_path / "run").identical
 
 
