@@ -89,6 +89,11 @@ def train(
     display = _display(plan.run, speaks)
     try:
         runs.train(plan, resume, display or runs.ignore)
+    except RuntimeError:
+        if speaks and any(plan.checkpoints.glob("[0-9]*")):
+            again = f"regatta train {recipe} --out {plan.folder} --resume"
+            err.print(f"nothing is lost before the last checkpoint; go on with: {again}")
+        raise
     finally:
         if display is not None:
             display.close()
