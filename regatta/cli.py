@@ -92,7 +92,7 @@ def train(
     except RuntimeError:
         if speaks and any(plan.checkpoints.glob("[0-9]*")):
             again = f"regatta train {recipe} --out {plan.folder} --resume"
-            err.print(f"nothing is lost before the last checkpoint; go on with: {again}")
+            err.print(f"kept up to the last checkpoint; go on with: {again}", soft_wrap=True)
         raise
     finally:
         if display is not None:
