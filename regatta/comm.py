@@ -99,6 +99,9 @@ class Traffic:
     waiting: Seconds = 0.0
     staleness: dict[int, int] = field(default_factory=dict)  # gradients by age at their update
 
+    def note_age(self, age: int) -> None:
+        self.staleness[age] = self.staleness.get(age, 0) + 1
+
 
 class Comm(Protocol):
     rank: int

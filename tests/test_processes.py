@@ -27,9 +27,12 @@ def test_a_killed_rank_ends_the_world(strategy, tmp_path):
     made = plan(tmp_path / "run", strategy, 3, light_fuse(tmp_path, rank=1, turn=5))
     with pytest.raises(RankFailed, match="rank 1 was killed by SIGKILL"):
         runs.train(made)
-    killed = time.time()
-    assert not (tmp_path / "fuse").exists(), "the rank did not come to the turn that kills it"
-    assert killed - (tmp_path / "run" / "events.jsonl").stat().st_mtime < LIMIT_SECONDS + 5
+    assert seconds_since_the_fuse(tmp_path) < LIMIT_SECONDS
+
+
+def seconds_since_the_fuse(folder):
+    """How long ago the rank failed; there is no such file if it never did."""
+    return time.time() - (folder / "fuse.burnt").stat().st_mtime
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path):
@@ -179,8 +182,8 @@ def test_torchrun_ends_when_a_rank_fails(how, tmp_path):
     out = tmp_path / "run"
     done = torchrun(3, "train", RECIPE, "-s", "parameter-server", "-o", out, *settings)
     assert done.returncode == 1
+    assert seconds_since_the_fuse(tmp_path) < LIMIT_SECONDS
     assert ("SIGKILL" if how == "kill" else "the batch was cursed") in done.stderr
-    assert not (tmp_path / "fuse").exists()
 
 
 def test_torchrun_with_the_wrong_number_is_refused(tmp_path):

@@ -126,9 +126,7 @@ class Replica:
         self._handed_out = False
         self.layout.fold(self._vector, gradient, of / (self.version + of))
         if born is not None:
-            ages = self.comm.traffic.staleness
-            age = self.version - born
-            ages[age] = ages.get(age, 0) + 1
+            self.comm.traffic.note_age(self.version - born)
         self.steps += 1
         self.version += of
         self._after_step()

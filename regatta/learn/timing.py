@@ -51,9 +51,7 @@ class TimingReplica:
 
     def step(self, gradient: Vector, born: int | None = None, of: int = 1) -> None:
         if born is not None:
-            ages = self.comm.traffic.staleness
-            age = self.version - born
-            ages[age] = ages.get(age, 0) + 1
+            self.comm.traffic.note_age(self.version - born)
         self.steps += 1
         self.version += of
         self._after_step()
