@@ -14,7 +14,7 @@ class Calendar:
         self._batches = order.batches_per_epoch
         per_epoch = order.batches_per_epoch * run.minibatch * run.workers
         self.end = min(stop.epochs, (stop.samples or math.inf) / per_epoch)
-        self.evaluates = run.strategy.answer == "mean"
+        self.evaluates = run.strategy.answer == "meeting"
 
     def next_meeting(self, epochs: float) -> float:
         periods = [self._run.checkpointing.every]

@@ -226,9 +226,9 @@ def strategies(as_json: AsJson = False) -> None:
             "name": name,
             "summary": (kind.__doc__ or "").split("\n")[0],
             "options": options(kind),
-            "answer": kind.answer,
-            "servers": kind.num_servers,
-            "deterministic": kind.deterministic,
+            "answer": kind().answer,
+            "servers": kind().num_servers,
+            "deterministic": kind().deterministic,
             "source": kind.source,
         }
         for name, kind in registry().items()

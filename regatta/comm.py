@@ -7,7 +7,7 @@ interface. Payloads are values: whoever hands a vector over never writes to it a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -47,6 +47,14 @@ class Phantom:
     def __add__(self, other: Phantom) -> Phantom:
         return Phantom(self.nbytes, self.count + other.count)
 
+    def __sub__(self, other: Phantom) -> Phantom:
+        return Phantom(self.nbytes, self.count - other.count)
+
+    def __mul__(self, factor: float) -> Phantom:
+        return Phantom(self.nbytes, self.count * factor)
+
+    __rmul__ = __mul__
+
     def __truediv__(self, divisor: float) -> Phantom:
         return Phantom(self.nbytes, self.count / divisor)
 
@@ -76,7 +84,7 @@ class Message:
 class Load:
     """How much work a `compute` is; the virtual clock turns it into seconds."""
 
-    samples: int = 0  # forward and backward passes
+    samples: float = 0  # forward and backward passes of the whole model
     nbytes: int = 0  # of a vector merged into another
 
     def __bool__(self) -> bool:
@@ -97,6 +105,7 @@ class Traffic:
     nbytes: int = 0  # payload bytes handed to send, or contributed to a collective
     computing: Seconds = 0.0
     waiting: Seconds = 0.0
+    dropped: int = 0  # gradients that came too late to be used
     staleness: dict[int, int] = field(default_factory=dict)  # gradients by age at their update
 
     def note_age(self, age: int) -> None:
@@ -108,6 +117,11 @@ class Comm(Protocol):
     size: int
     traffic: Traffic
     reduces_in_place: bool  # all_reduce is done with `data` once its result is there
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[int]]:
+        """Ranks by name, as the strategy declared them."""
+        ...
 
     def now(self) -> Seconds: ...
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]: ...

@@ -29,9 +29,16 @@ from regatta.comm import Comm, Op, Traffic, Vector
 from regatta.learn.body import Body
 from regatta.learn.buckets import reduced_whole
 from regatta.learn.layout import restore_momentum
+from regatta.learn.part import Part, at_rate
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Strategy
-from regatta.worlds.processes import ProcessComm, connect, environment_rank, run_blocking
+from regatta.worlds.processes import (
+    ProcessComm,
+    connect,
+    environment_rank,
+    host_numbers,
+    run_blocking,
+)  # fmt: skip
 
 
 class _Handover:
@@ -46,6 +53,7 @@ class _Given:
 
     name: ClassVar[str] = "given"
     is_plain = False
+    memory = ()
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -60,8 +68,12 @@ class _Given:
 
 class _NoStream:
     samples = 1
+    planned = 0
 
-    def next(self) -> None:
+    def next(self, number: int | None = None) -> None:
+        return None
+
+    def batch(self, worker: int, turn: int) -> None:
         return None
 
 
@@ -74,25 +86,33 @@ class _JoinedReplica(Replica):
         self.over = False
         self.bind()
 
-    async def __anext__(self) -> Vector:
+    async def gradient(self, number: int | None = None) -> Vector | None:
+        if number is not None:
+            raise RuntimeError("a joined loop brings its own batches: nobody can deal them")
         gradient = None if self.over else await _Handover()
         if gradient is None:
             self.over = True
-            raise StopAsyncIteration
+            return None
         self.turns += 1
         return gradient
+
+    def part(self, number: int, of: int) -> Part:
+        if of > 1:
+            raise RuntimeError("a given optimiser steps whole models: use servers=1, chunks=1")
+        return self
 
     def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
         return reduced_whole(self, all_reduce)
 
-    def _update(self, gradient: Tensor) -> None:
+    def _update(self, gradient: Tensor, rate: float) -> None:
         self.bind()
         parameters = self.layout.parameters
         own = [parameter.grad for parameter in parameters]
         pieces = gradient[: self.layout.num_parameters].split(self.layout.sizes)
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece.view(parameter.shape)
-        self.optimizer.step()
+        with at_rate(self.optimizer, rate):
+            self.optimizer.step()
         for parameter, gradient_before in zip(parameters, own, strict=True):
             parameter.grad = gradient_before
 
@@ -122,7 +142,7 @@ class Crew:
         except ValueError:
             self._leave_world()
             raise
-        self._comm = ProcessComm(strategy.groups(self.workers))
+        self._comm = ProcessComm(strategy.groups(self.workers, host_numbers()[: self.workers]))
         self._replica = _JoinedReplica(model, optimizer, self._comm)
         self._replica.load(run_blocking(self._initial_weights()))
         self._replica.settle()

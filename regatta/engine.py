@@ -35,7 +35,6 @@ from regatta.events import (
     Started,
 )  # fmt: skip
 from regatta.learn.body import Body
-from regatta.learn.layout import num_vector_bytes
 from regatta.learn.replica import Replica
 from regatta.learn.timing import TimingReplica
 from regatta.stream import Stream
@@ -81,17 +80,18 @@ class Rank:
         self._evaluations = 0
         self._last_progress = -math.inf
         self._stop_noted = False
-        self._gradients_in_mean = 0
+        self._gradients_at_meeting = 0
         self.replica = self._build_replica()
 
     def _build_replica(self) -> Any:
         run = self.run
-        after_step = self._after_step if self.is_holder else _nothing_more
-        if self.around.timing_only:
-            self.vector_bytes = num_vector_bytes(run.task.model())
-            return TimingReplica(self.comm, self.vector_bytes, self.stream, after_step)
+        changed = self._after_change if self.is_holder else _nothing_more
         body = self.around.bodies.get(run.seed) or self._build_body()
-        self.vector_bytes = body.layout.numel * body.layout.dtype.itemsize
+        self.vector_bytes = body.layout.nbytes
+        if self.around.timing_only:
+            return TimingReplica(
+                self.comm, body.layout, self.stream, run.optimiser, run.seed, changed
+            )
         return Replica(
             body,
             self.around.data.loss,
@@ -99,7 +99,7 @@ class Rank:
             self.comm,
             run.optimiser,
             seed=run.seed,
-            after_step=after_step,
+            changed=changed,
             bucket_bytes=run.bucket_bytes,
         )
 
@@ -176,7 +176,7 @@ class Rank:
         at_end = self.epochs >= self.calendar.end
         turns = await self.comm.all_reduce(torch.tensor([self.replica.turns], dtype=torch.int64))
         if self.calendar.evaluates:
-            self._gradients_in_mean = int(turns)
+            self._gradients_at_meeting = int(turns)
             if self.is_holder and self.calendar.evaluates_at(self.epochs) and not at_end:
                 self.evaluate()
         stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
@@ -210,8 +210,8 @@ class Rank:
         self.chance.note("stop", turn)
         self._stop_noted = True
 
-    def _after_step(self) -> None:
-        """The holder of the answer looks up after every update."""
+    def _after_change(self) -> None:
+        """The holder of the answer looks up whenever it has changed."""
         if not self.calendar.evaluates:
             interval = self.run.evaluation.every * self.order.batches_per_epoch * self.run.workers
             if self.replica.version >= (self._evaluations + 1) * interval - 0.5:
@@ -282,8 +282,8 @@ class Rank:
 
     def _version(self) -> int:
         """How many gradients the answer contains."""
-        if self.run.strategy.answer == "mean":
-            return self._gradients_in_mean
+        if self.run.strategy.answer == "meeting":
+            return self._gradients_at_meeting
         return int(self.replica.version)
 
     def _end(self) -> RankEnded:
@@ -300,6 +300,7 @@ class Rank:
             waiting=traffic.waiting,
             messages=traffic.messages,
             bytes=traffic.nbytes,
+            dropped=traffic.dropped,
             staleness=dict(sorted(traffic.staleness.items())),
             digest=digest,
         )

@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,13 @@ from regatta.events import read as read_events
 from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
-from regatta.worlds.processes import ProcessComm, connect, environment_rank, run_blocking
+from regatta.worlds.processes import (
+    ProcessComm,
+    connect,
+    environment_rank,
+    host_numbers,
+    run_blocking,
+)  # fmt: skip
 from regatta.worlds.virtual import VirtualWorld
 
 Watcher = Callable[[list[Event]], None]
@@ -100,7 +106,9 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-def write_plan(plan: Plan, world: str, timing_only: bool = False) -> None:
+def write_plan(
+    plan: Plan, world: str, timing_only: bool = False, hosts: Sequence[int] = ()
+) -> None:
     values = {
         "regatta_run": 1,
         "recipe": recipes.absolute(plan.recipe),
@@ -109,6 +117,7 @@ def write_plan(plan: Plan, world: str, timing_only: bool = False) -> None:
         "run": config.to_json(plan.run),
         "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
         "environment": environment(),
+        "hosts": list(hosts),  # of the workers
     }
     make_folder(plan.folder)
     aside = plan.folder / "run.json.tmp"
@@ -177,7 +186,7 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
     choices.forget_from(plan.choices, segment)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    write_plan(plan, "processes")
+    write_plan(plan, "processes", hosts=open_plan(plan.folder)[1]["hosts"])
     return plan, path
 
 
@@ -236,11 +245,12 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     if run.device == "cuda":
         torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
     data = _open_data(run)
+    hosts = host_numbers()[: run.workers]
     if dist.get_rank() == 0 and resume_from is None:
-        write_plan(plan, "processes")
+        write_plan(plan, "processes", hosts=hosts)
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
-    comm = ProcessComm(run.strategy.groups(run.workers), chance, run.device)
+    comm = ProcessComm(run.strategy.groups(run.workers, hosts), chance, run.device)
     log = Writer(plan.events)
     around = Surroundings(
         world="processes",
@@ -312,12 +322,17 @@ def simulate(
 
 
 def play_virtual(
-    run: Run, around: Surroundings, chance: Callable[[int], Chance]
+    run: Run,
+    around: Surroundings,
+    chance: Callable[[int], Chance],
+    hosts: Sequence[int] = (),
 ) -> list[RankEnded]:
+    """`hosts` of the workers are the cluster's, unless a replay brings those of its run."""
     keep_freed_memory()
     torch.set_num_threads(run.threads)
-    groups = run.strategy.groups(run.workers)
-    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance)
+    groups = run.strategy.groups(run.workers, hosts or run.cluster.hosts(run.workers))
+    shares = run.strategy.shares(run.workers)
+    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares)
     ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
     for rank in ranks:
         rank.begin()
@@ -354,7 +369,7 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     recorded = choices.read(plan.choices)
     log = Writer(None, lambda event: watch([event]))
     around = Surroundings("virtual", _open_data(plan.run), log, stops=plan.stops)
-    again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank))
+    again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
     now = environment()
     return Replay(
         recorded={e.rank: str(e.digest) for e in ended},

@@ -18,18 +18,31 @@ class Stream:
         self._order = rank.order
         self._device = rank.run.device
 
-    def next(self) -> Any | None:
-        turn = self._rank.replica.turns
+    @property
+    def planned(self) -> int:
+        """Minibatches of all workers in the whole run."""
+        calendar = self._rank.calendar
+        return calendar.turns(calendar.end) * self._rank.run.workers
+
+    def next(self, number: int | None = None) -> Any | None:
+        """This worker's next batch, or minibatch `number` of all workers'."""
+        done = self._rank.replica.turns
+        workers = self._rank.run.workers
+        turn, worker = (done, self._worker) if number is None else divmod(number, workers)
         if turn >= self.limit or self.stopped:
             return None
-        if self._rank.stops_at(turn):
+        if self._rank.stops_at(done):
             self.stopped = True
             return None
         self._rank.report_progress()
+        return self.batch(worker, turn)
+
+    def batch(self, worker: int, turn: int) -> Any:
+        """Any worker's batch of any turn."""
         around = self._rank.around
         if around.timing_only:
             return True
-        batch = around.data.batch(self._order.indices(self._worker, turn))
+        batch = around.data.batch(self._order.indices(worker, turn))
         return batch if self._device == "cpu" else _moved(batch, self._device)
 
 

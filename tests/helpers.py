@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from regatta.choices import Chance, Live
 from regatta.cluster import Cluster
-from regatta.config import Checkpointing, Evaluation, Run, Stop
+from regatta.config import Checkpointing, Evaluation, Run, Stop, component
 from regatta.engine import Rank, Surroundings
 from regatta.events import Evaluated, Event, RankEnded, Writer
 from regatta.learn.body import Body
@@ -122,13 +121,26 @@ class Sized:
 # -- whole runs, played by the engine -------------------------------------------------------
 
 
-def strategies_for(*worker_counts: int) -> list[tuple[str, int]]:
-    """Every strategy by name with every number of workers that it permits."""
+def every_spec() -> list[str]:
+    """Every strategy in every mode that it declares, as one writes it on the command line."""
     return [
-        (name, workers)
+        f"{name}:{mode}" if mode else name
         for name, kind in registry().items()
+        for mode in kind.modes
+    ]
+
+
+def built(spec: str) -> Strategy:
+    return component("strategy", spec)
+
+
+def strategies_for(*worker_counts: int) -> list[tuple[str, int]]:
+    """Every strategy in every mode with every number of workers that it permits."""
+    return [
+        (spec, workers)
+        for spec in every_spec()
         for workers in worker_counts
-        if permits(kind(), workers)
+        if permits(built(spec), workers)
     ]
 
 
@@ -143,7 +155,7 @@ def permits(strategy: Strategy, workers: int) -> bool:
 def small_run(strategy: Strategy | str, workers: int = 1, **changes: Any) -> Run:
     """Two epochs of the quadratic, 4 samples a minibatch."""
     if isinstance(strategy, str):
-        strategy = registry()[strategy]()
+        strategy = built(strategy)
     run = Run(
         task=Quadratic(),
         strategy=strategy,
@@ -188,9 +200,10 @@ def play_from(run: Run, chance: Callable[[int], Chance] | None = None, **around:
     world = VirtualWorld(
         run.num_ranks,
         run.cluster,
-        run.strategy.groups(run.workers),
+        run.strategy.groups(run.workers, run.cluster.hosts(run.workers)),
         run.workers,
         chance or (lambda rank: Live()),
+        run.strategy.shares(run.workers),
     )
     ranks = [Rank(run, comm, comm.chance, surroundings) for comm in world.comms]
     for rank in ranks:
@@ -203,18 +216,30 @@ def play_from(run: Run, chance: Callable[[int], Chance] | None = None, **around:
 
 
 class Shard:
-    """A worker's batches, made by hand."""
+    """A worker's batches, made by hand; it also knows those of the others."""
 
     samples = 1
 
-    def __init__(self, batches: Sequence[Any] = ()) -> None:
-        self._left = deque(batches)
+    def __init__(self, of_all: list[list[Any]], worker: int) -> None:
+        self._of_all = of_all
+        self._worker = worker
+        self._taken = 0
 
-    def next(self) -> Any | None:
-        return self._left.popleft() if self._left else None
+    @property
+    def planned(self) -> int:
+        return sum(map(len, self._of_all))
 
-    def refill(self, batches: Sequence[Any]) -> None:
-        self._left.extend(batches)
+    def next(self, number: int | None = None) -> Any | None:
+        if number is not None:
+            turn, worker = divmod(number, len(self._of_all))
+            return self.batch(worker, turn)
+        batch = self.batch(self._worker, self._taken)
+        self._taken += batch is not None
+        return batch
+
+    def batch(self, worker: int, turn: int) -> Any | None:
+        batches = self._of_all[worker] if worker < len(self._of_all) else []
+        return batches[turn] if turn < len(batches) else None
 
 
 class Weight(nn.Module):
@@ -246,9 +271,12 @@ class Crew:
 
     def __post_init__(self) -> None:
         size = self.workers + self.strategy.num_servers
-        groups = self.strategy.groups(self.workers)
-        self.world = VirtualWorld(size, self.cluster, groups, self.workers)
-        self.shards = [Shard() for _ in range(size)]
+        groups = self.strategy.groups(self.workers, self.cluster.hosts(self.workers))
+        self.world = VirtualWorld(
+            size, self.cluster, groups, self.workers, shares=self.strategy.shares(self.workers)
+        )
+        self.batches: list[list[Any]] = [[] for _ in range(self.workers)]
+        self.shards = [Shard(self.batches, rank) for rank in range(size)]
         self.replicas: list[Replica] = []
         for comm, shard in zip(self.world.comms, self.shards, strict=True):
             torch.manual_seed(3)  # equal initial weights
@@ -265,8 +293,8 @@ class Crew:
 
     def play(self, shards: Sequence[Sequence[Any]]) -> Crew:
         """One segment: these batches for the workers, until every role has ended."""
-        for shard, batches in zip(self.shards, shards, strict=False):
-            shard.refill(batches)
+        for known, more in zip(self.batches, shards, strict=True):
+            known.extend(more)
         self.world.run(self._role)
         return self
 
@@ -279,11 +307,17 @@ class Crew:
         return self.replicas[self.strategy.holder(self.workers)]
 
     @property
-    def merged(self) -> int:
-        """How many gradients the answer contains."""
-        if self.strategy.answer == "mean":
+    def computed(self) -> int:
+        """How many gradients the workers have computed."""
+        return sum(replica.turns for replica in self.replicas)
+
+    @property
+    def used(self) -> int:
+        """How many gradients the answer contains, or were dropped on the way to it."""
+        if self.strategy.answer == "meeting":
             return sum(replica.steps for replica in self.replicas)
-        return self.holder.version
+        dropped = sum(comm.traffic.dropped for comm in self.world.comms)
+        return self.holder.version + dropped // max(1, self.strategy.num_servers)
 
     @property
     def exchanged(self) -> tuple[int, int]:

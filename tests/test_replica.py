@@ -46,7 +46,9 @@ def a_model(*extra):
 
 def a_replica(model=None, optimiser=None, loss=square_loss, **named):
     model = a_model() if model is None else model
-    return Replica(Body(model), loss, Shard(), lonely_comm(), optimiser or Sgd(lr=0.1), **named)
+    return Replica(
+        Body(model), loss, Shard([[]], 0), lonely_comm(), optimiser or Sgd(lr=0.1), **named
+    )
 
 
 # -- layout ---------------------------------------------------------------------------------
@@ -440,7 +442,7 @@ def dropped(rank=0, seed=0, turn=0, disturb=False):
         return model(batch).sum()
 
     comm = world.comms[rank]
-    replica = Replica(Body(model), loss, Shard(), comm, Sgd(), seed=seed)
+    replica = Replica(Body(model), loss, Shard([[]], 0), comm, Sgd(), seed=seed)
     replica.turns = turn
     if disturb:
         torch.rand(100)
@@ -457,7 +459,7 @@ def test_dropout_follows_seed_rank_and_turn_alone():
 
 def test_a_replica_charges_its_work():
     world = VirtualWorld(1, Cluster(sample_seconds=0.5))
-    replica = Replica(Body(a_model()), square_loss, Shard([a_batch()]), world.comms[0], Sgd())
+    replica = Replica(Body(a_model()), square_loss, Shard([[a_batch()]], 0), world.comms[0], Sgd())
     assert replica.merging == Load(nbytes=replica.weights.nbytes)
 
     async def one_turn(comm):

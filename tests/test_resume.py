@@ -12,7 +12,7 @@ from regatta.worlds.launch import RankFailed
 
 pytestmark = pytest.mark.real
 OFTEN = ("checkpointing.every=0.25", "stop.epochs=1.5")
-DETERMINISTIC = [name for name, kind in registry().items() if kind.deterministic]
+DETERMINISTIC = [name for name, kind in registry().items() if kind().deterministic]
 
 
 def digests(folder):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from regatta.comm import Load, Seconds
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal hosts on one switch, one rank a host; a network card carries one message at a time.
+    """Equal hosts on one switch; a network card carries one message at a time, each way.
 
-    The defaults describe hosts that compute 10,000 samples a second and share 100 Gbit/s links.
+    The defaults describe hosts of one worker that compute 10,000 samples a second and share
+    100 Gbit/s links; workers of one host talk over PCIe 3 (12 GB/s, as NCCL takes it).
     """
 
     sample_seconds: Seconds = 1e-4  # forward and backward of one sample
@@ -22,49 +25,95 @@ class Cluster:
     merge_bandwidth: float = 10e9  # bytes a second of a vector merged into another
     latency: Seconds = 5e-6
     bandwidth: float = 12.5e9  # bytes a second of a network card, each way
-    jitter: float = 0.0  # coefficient of variation of computing times, log-normal
+    per_host: int = 1  # workers on a host; they share its network card
+    local_latency: Seconds = 2e-6  # between ranks of one host
+    local_bandwidth: float = 12e9
+    jitter: float = 0.0  # coefficient of variation of computing times
+    jitter_shape: str = "lognormal"  # or normal
     stragglers: int = 0  # the last so many workers are slow ...
     straggle: float = 5.0  # ... by this factor
     jitter_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("merge_bandwidth", "bandwidth", "straggle"):
+        for name in ("merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"cluster.{name} must be more than 0")
         for name in (
-            "sample_seconds", "batch_seconds", "latency", "jitter", "stragglers",
+            "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"cluster.{name} must not be negative")
+        if self.jitter_shape not in ("lognormal", "normal"):
+            raise ValueError(f"cluster.jitter_shape: lognormal or normal, not {self.jitter_shape}")
 
-    def computing(self, rank: int, workers: int) -> Callable[[Load], Seconds]:
-        """How long a load takes on this rank; jitter has a generator of its own a rank."""
-        slow = self.straggle if workers - self.stragglers <= rank < workers else 1.0
-        spread = math.sqrt(math.log1p(self.jitter**2))
-        draw = random.Random(self.jitter_seed * 1_000_003 + rank).lognormvariate
+    def hosts(self, workers: int, shares: Sequence[int | None] = ()) -> list[int]:
+        """The host of every rank: of the workers, then of the servers.
+
+        A server shares the host of the worker named in `shares`, or has one of its own.
+        """
+        of_workers = [worker // self.per_host for worker in range(workers)]
+        own = itertools.count(of_workers[-1] + 1)
+        return of_workers + [next(own) if w is None else of_workers[w] for w in shares]
+
+    def computing(
+        self, rank: int, workers: int, device: int | None = None
+    ) -> Callable[[Load], Seconds]:
+        """How long a load takes on this rank, or on the `device` of another.
+
+        Jitter has a generator of its own a rank.
+        """
+        slow_ranks = range(workers - self.stragglers, workers)
+        slow = self.straggle if (rank if device is None else device) in slow_ranks else 1.0
+        generator = random.Random(self.jitter_seed * 1_000_003 + rank)
+        if self.jitter_shape == "normal":
+            spread = self.jitter
+            draw = partial(_positive, generator.gauss, 1.0, spread)
+        else:
+            spread = math.sqrt(math.log1p(self.jitter**2))
+            draw = partial(generator.lognormvariate, -spread * spread / 2, spread)
 
         def seconds(load: Load) -> Seconds:
             constant = load.nbytes / self.merge_bandwidth
             if load.samples:
                 constant += self.batch_seconds + load.samples * self.sample_seconds
             if spread:
-                constant *= draw(-spread * spread / 2, spread)
+                constant *= draw()
             return constant * slow
 
         return seconds
 
-    def transmission(self, nbytes: int) -> Seconds:
-        """How long a network card is busy with a message."""
-        return nbytes / self.bandwidth
+    def all_reduce(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
+        """Reduce-scatter and all-gather on a ring: 2(P-1) messages of a P-th each.
 
-    def all_reduce(self, nbytes: int, ranks: int) -> Seconds:
-        """Reduce-scatter and all-gather on a ring: 2(P-1) messages of a P-th each."""
-        steps = 2 * (ranks - 1)
-        return steps * (self.latency + self.transmission(nbytes) / max(ranks, 1))
+        Among several ranks a host it is a ring inside every host, and between a host's stripes and
+        the same stripes of the others one that has to share the host's network card.
+        """
+        hosts = ranks if hosts is None else hosts
+        inside = -(-ranks // max(hosts, 1))  # ranks on the fullest host
+        between = _ring_seconds(hosts, nbytes, self.latency, self.bandwidth)
+        return between + _ring_seconds(inside, nbytes, self.local_latency, self.local_bandwidth)
 
-    def broadcast(self, nbytes: int, ranks: int) -> Seconds:
-        """A binomial tree."""
-        return math.ceil(math.log2(max(ranks, 1))) * (self.latency + self.transmission(nbytes))
+    def broadcast(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
+        """A binomial tree between hosts, then one inside each."""
+        hosts = ranks if hosts is None else hosts
+        inside = -(-ranks // max(hosts, 1))
+        between = _levels(hosts) * (self.latency + nbytes / self.bandwidth)
+        return between + _levels(inside) * (self.local_latency + nbytes / self.local_bandwidth)
+
+
+def _ring_seconds(ranks: int, nbytes: int, latency: Seconds, bandwidth: float) -> Seconds:
+    return 2 * (ranks - 1) * (latency + nbytes / bandwidth / max(ranks, 1))
+
+
+def _levels(ranks: int) -> int:
+    return math.ceil(math.log2(max(ranks, 1)))
+
+
+def _positive(draw: Callable[[float, float], float], mean: float, spread: float) -> float:
+    """A draw above 0; a normal one with a small spread always is."""
+    while (value := draw(mean, spread)) <= 0:
+        pass
+    return value
 
 
 CLUSTERS: dict[str, Cluster] = {

@@ -11,7 +11,9 @@ to add to counts 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -37,7 +39,68 @@ class Buffer:
         return tensor
 
 
-class Layout:
+class Span:
+    """A stretch of a model's vector: some parameters, some buffers, and a count."""
+
+    def __init__(
+        self,
+        num_parameters: int,
+        buffers: Sequence[Buffer],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_parameters = num_parameters
+        self.buffers = buffers
+        self.dtype, self.device = dtype, device
+        self._buffer_sizes = [buffer.tensor.numel() for buffer in buffers]
+        self.numel = num_parameters + sum(self._buffer_sizes) + 1
+        self.nbytes = self.numel * dtype.itemsize
+
+    def empty(self) -> Tensor:
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+
+    def fold(self, weights: Tensor, gradient: Tensor, share: float) -> None:
+        """Fold a gradient's observations into the weights' statistics.
+
+        `share` is their part in all observations so far, for layers that average all alike.
+        """
+        pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
+        for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
+            momentum = share if buffer.momentum is None else buffer.momentum
+            kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
+
+    def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
+        if not self.buffers:
+            return ()
+        pieces: tuple[Tensor, ...] = vector[self.num_parameters : -1].split(self._buffer_sizes)
+        return pieces
+
+
+class Stretch(Span):
+    """Parameters `start` .. `stop` of a layout and its buffers `first` .. `last`."""
+
+    def __init__(self, whole: Layout, start: int, stop: int, first: int, last: int) -> None:
+        super().__init__(stop - start, whole.buffers[first:last], whole.dtype, whole.device)
+        self.start, self.stop = start, stop
+        tail = whole.num_parameters + sum(whole._buffer_sizes[:first])
+        self._places = (slice(start, stop), slice(tail, tail + sum(self._buffer_sizes)))
+        self.matrices = whole.matrices_between(start, stop)
+
+    def cut(self, vector: Tensor) -> Tensor:
+        """This stretch of a vector, with the vector's count."""
+        return torch.cat([*(vector[place] for place in self._places), vector[-1:]])
+
+    def paste(self, piece: Tensor, vector: Tensor) -> None:
+        """Write a stretch to its place, without its count."""
+        parameters, buffers = self._places
+        vector[parameters] = piece[: self.num_parameters]
+        vector[buffers] = piece[self.num_parameters : -1]
+
+
+class Layout(Span):
     def __init__(self, model: nn.Module) -> None:
         self.named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [p for _, p in self.named]
@@ -46,17 +109,15 @@ class Layout:
         kinds = {(p.dtype, p.device) for p in self.parameters}
         if len(kinds) > 1:
             raise ValueError(f"all parameters must share one dtype and device, found {kinds}")
-        self.dtype, self.device = kinds.pop()
-        self.buffers = _float_buffers(model, self.dtype)
+        dtype, device = kinds.pop()
         self.sizes = [p.numel() for p in self.parameters]
         offsets = accumulate(self.sizes, initial=0)
         self._places = [
             (p.shape, torch.empty(p.shape, device="meta").stride(), offset)
             for p, offset in zip(self.parameters, offsets, strict=False)
         ]
-        self.num_parameters = sum(self.sizes)
-        self._buffer_sizes = [buffer.tensor.numel() for buffer in self.buffers]
-        self.numel = self.num_parameters + sum(self._buffer_sizes) + 1
+        super().__init__(sum(self.sizes), _float_buffers(model, dtype), dtype, device)
+        self._stripes: dict[tuple[int, int], Stretch] = {}
         self._one = torch.ones(1, dtype=self.dtype, device=self.device)
 
     def initial(self) -> Tensor:
@@ -76,11 +137,34 @@ class Layout:
         """The part of a gradient after the parameters."""
         return torch.cat([*self._observations(), self._one])
 
-    def empty(self) -> Tensor:
-        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+    def stripe(self, number: int, of: int) -> Stretch:
+        """One of `of` equal parts of the parameters; the buffers go with the last."""
+        if (number, of) not in self._stripes:
+            start, stop = (self.num_parameters * n // of for n in (number, number + 1))
+            buffers = len(self.buffers)
+            first = 0 if number == of - 1 else buffers
+            self._stripes[number, of] = Stretch(self, start, stop, first, buffers)
+        return self._stripes[number, of]
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+    @cached_property
+    def matrices(self) -> list[tuple[int, int]]:
+        return self.matrices_between(0, self.num_parameters)
+
+    def matrices_between(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Rows and columns of the matrices in a stretch of the parameters, cut where it ends.
+
+        A row is what feeds one unit of a layer; a bias is one row.
+        """
+        found: list[tuple[int, int]] = []
+        for shape, _, offset in self._places:
+            columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+            first, last = max(start, offset) - offset, min(stop, offset + math.prod(shape)) - offset
+            if first >= last:
+                continue
+            head = min(-first % columns, last - first)  # the rest of a row that was cut
+            rows, rest = divmod(last - first - head, columns)
+            found += [m for m in ((1, head), (rows, columns), (1, rest)) if m[0] and m[1]]
+        return found
 
     def point(self, vector: Tensor) -> None:
         """Make the model's parameters views into this vector."""
@@ -100,22 +184,6 @@ class Layout:
         for buffer, piece in zip(self.buffers, self._tail_pieces(vector), strict=True):
             if buffer.is_input or not only_inputs:
                 buffer.tensor.copy_(piece.view(buffer.tensor.shape))
-
-    def fold(self, weights: Tensor, gradient: Tensor, share: float) -> None:
-        """Fold a gradient's observations into the weights' statistics.
-
-        `share` is their part in all observations so far, for layers that average all alike.
-        """
-        pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
-        for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
-            momentum = share if buffer.momentum is None else buffer.momentum
-            kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
-
-    def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
-        if not self.buffers:
-            return ()
-        pieces: tuple[Tensor, ...] = vector[self.num_parameters : -1].split(self._buffer_sizes)
-        return pieces
 
     def _observations(self) -> list[Tensor]:
         return [buffer.tensor.reshape(-1) for buffer in self.buffers]

@@ -20,6 +20,11 @@ class Optimiser(Protocol):
         """Whether a step is `weights - lr * gradient` and nothing else."""
         ...
 
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """The names of the vectors that it remembers from step to step."""
+        ...
+
     def build(self, vector: Parameter) -> Optimizer: ...
 
 
@@ -36,6 +41,10 @@ class Sgd:
     @property
     def is_plain(self) -> bool:
         return not (self.momentum or self.weight_decay or self.nesterov)
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.momentum else ()
 
     def build(self, vector: Parameter) -> Optimizer:
         return torch.optim.SGD(
@@ -61,6 +70,10 @@ class Adam:
     @property
     def is_plain(self) -> bool:
         return False
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
 
     def build(self, vector: Parameter) -> Optimizer:
         return torch.optim.AdamW(

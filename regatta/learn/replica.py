@@ -1,25 +1,24 @@
 """A model and its optimiser as flat vectors; iterating over it yields local gradients.
 
 The strategy owns the `for`, the replica owns what one turn means: fetch a batch, run forward and
-backward inside `comm.compute`, hand over the gradient. Vectors that go in or out are values: a
-replica writes to its weights only while nobody else holds them, and takes a copy first otherwise.
+backward inside `comm.compute`, hand over the gradient.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
 
 from regatta.comm import Comm, Load, Op, Vector
 from regatta.data.order import mixed_seed
 from regatta.learn.body import Body
+from regatta.learn.layout import Stretch
 from regatta.learn.optimisers import Optimiser
+from regatta.learn.part import Part, under
 
 
 class Stream(Protocol):
@@ -27,12 +26,24 @@ class Stream(Protocol):
 
     samples: int  # a batch
 
-    def next(self) -> Any | None:
-        """The next batch, or None when this replica's part is over."""
+    @property
+    def planned(self) -> int:
+        """Minibatches of all workers in the whole run."""
+        ...
+
+    def next(self, number: int | None = None) -> Any | None:
+        """The next batch, or None when this replica's part is over.
+
+        `number` asks for one of all workers' minibatches, for a strategy that deals them out.
+        """
+        ...
+
+    def batch(self, worker: int, turn: int) -> Any | None:
+        """Any worker's batch of any turn, for a strategy that shares the work on it."""
         ...
 
 
-class Replica:
+class Replica(Part):
     def __init__(
         self,
         body: Body,
@@ -41,32 +52,25 @@ class Replica:
         comm: Comm,
         optimiser: Optimiser,
         seed: int = 0,
-        after_step: Callable[[], None] = lambda: None,
+        changed: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
     ) -> None:
+        super().__init__(body.layout, body.initial(), optimiser, comm.traffic)
         self.body = body
         self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
-        self.steps = 0  # updates made here
-        self.version = 0  # gradients that these weights contain
         self.last_loss: Tensor | None = None
         self.load_of_a_turn = Load(samples=stream.samples)
-        self.merging = Load(nbytes=self.layout.numel * self.layout.dtype.itemsize)
         self.stream = stream
         self.comm = comm
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
+        self.counters: dict[str, int] = {}  # numbers of a strategy that outlive a turn
         self.lent: Tensor | None = None  # memory given away for sums
+        self._parts: dict[str, Part] = {}
         self._loss = loss
         self._seed = seed
-        self._after_step = after_step
-        self._vector = body.initial()
-        self._handed_out = True  # a shared body gives all its replicas the same
-        self._prefix = Parameter(self._vector[: self.layout.num_parameters])
-        self.optimizer = optimiser.build(self._prefix)
-        self._is_plain = optimiser.is_plain
-        # Without the profiler's wrapping, which takes longer than a small vector's step.
-        self._bare_step = partial(inspect.unwrap(type(self.optimizer).step), self.optimizer)
+        self._changed = changed  # type: ignore[method-assign]
 
     # -- what a strategy sees ---------------------------------------------------------------
 
@@ -74,9 +78,16 @@ class Replica:
         return self
 
     async def __anext__(self) -> Vector:
-        batch = self.stream.next()
-        if batch is None:
+        gradient = await self.gradient()
+        if gradient is None:
             raise StopAsyncIteration
+        return gradient
+
+    async def gradient(self, number: int | None = None) -> Vector | None:
+        """That of the next minibatch, or of minibatch `number` of all workers'."""
+        batch = self.stream.next(number)
+        if batch is None:
+            return None
         work = partial(self._gradient, batch)
         gradient = await self.comm.compute(work, self.load_of_a_turn)
         self.turns += 1
@@ -92,65 +103,39 @@ class Replica:
 
         return Reduced(self, all_reduce)
 
-    @property
-    def weights(self) -> Vector:
-        self._handed_out = True
-        return self._vector
-
-    @property
-    def nothing(self) -> Vector:
-        """What a replica adds to a sum when it has nothing to add."""
-        return self.layout.zeros()
-
-    def load(self, weights: Vector, version: int | None = None) -> None:
-        self._vector = weights
-        self._handed_out = True
-        if version is not None:
-            self.version = version
-
-    def step(self, gradient: Vector, born: int | None = None, of: int = 1) -> None:
-        """One optimiser step with the mean of `of` gradients, given their sum.
-
-        `born` is the version of the weights that they were computed from; their age is recorded.
-        """
-        if of > 1:
-            # The sum may lie in the memory that this replica lent for it: then nobody else has it.
-            in_place = self.lent is not None and gradient is self.lent
-            gradient = gradient.div_(of) if in_place else self.body.mean(gradient, of)
-        if self._handed_out and self._is_plain:
-            self._vector = self._stepped_copy(gradient)
-        else:
-            if self._handed_out:
-                self._vector = self._vector.clone()
-            self._update(gradient)
-        self._handed_out = False
-        self.layout.fold(self._vector, gradient, of / (self.version + of))
-        if born is not None:
-            self.comm.traffic.note_age(self.version - born)
-        self.steps += 1
-        self.version += of
-        self._after_step()
-
     def slot(self, name: str) -> Vector:
         """State of a strategy that outlives a turn; a zero vector at first, saved ever after."""
         if name not in self.slots:
             self.slots[name] = self.layout.zeros()
         return self.slots[name]
 
-    def _stepped_copy(self, gradient: Tensor) -> Tensor:
-        """Copy and step in one pass, where a step is just `weights - lr * gradient`."""
-        num_parameters = self.layout.num_parameters
-        rate = self.optimizer.param_groups[0]["lr"]
-        stepped = torch.add(self._vector, gradient, alpha=-rate)
-        stepped[num_parameters:] = self._vector[num_parameters:]
-        return stepped
+    def part(self, number: int, of: int) -> Part:
+        """One of `of` stripes of this replica, with an optimiser of its own."""
+        return self if of == 1 else self._part(f"{number}/{of}")
 
-    def _update(self, gradient: Tensor) -> None:
-        num_parameters = self.layout.num_parameters
-        self._prefix.data = self._vector[:num_parameters]
-        self._prefix.grad = gradient[:num_parameters]
-        with torch.no_grad():
-            self._bare_step()
+    def cut(self, vector: Vector, pieces: int) -> list[Vector]:
+        """A vector in stripes; each carries the vector's count."""
+        return [vector] if pieces == 1 else [s.cut(vector) for s in self._stripes(pieces)]
+
+    def joined(self, pieces: Sequence[Vector]) -> Vector:
+        """The vector of which these are the stripes."""
+        if len(pieces) == 1:
+            return pieces[0]
+        vector = self.layout.empty()
+        for stripe, piece in zip(self._stripes(len(pieces)), pieces, strict=True):
+            stripe.paste(piece, vector)
+        vector[-1] = pieces[-1][-1]
+        return vector
+
+    def spliced(self, parameters: Vector, rest: Vector) -> Vector:
+        """The parameters of one vector with the statistics and count of another."""
+        vector = parameters.clone()
+        vector[self.layout.num_parameters :] = rest[self.layout.num_parameters :]
+        return vector
+
+    def pick(self, among: int) -> int:
+        """A number below `among`, by lot; the seed, the rank and the turn decide."""
+        return mixed_seed(self._seed, self.comm.rank, self.turns, among) % among
 
     # -- what the engine sees ---------------------------------------------------------------
 
@@ -188,43 +173,45 @@ class Replica:
         self.last_loss = loss.detach()
         return loss
 
+    # -- how it comes about -----------------------------------------------------------------
+
+    def _mean(self, total: Tensor, of: int) -> Tensor:
+        # The sum may lie in the memory that this replica lent for it: then nobody else has it.
+        in_place = self.lent is not None and total is self.lent
+        return total.div_(of) if in_place else self.body.mean(total, of)
+
+    def _stripes(self, of: int) -> list[Stretch]:
+        return [self.layout.stripe(number, of) for number in range(of)]
+
+    def _part(self, name: str) -> Part:
+        if name not in self._parts:
+            number, of = map(int, name.split("/"))
+            stripe = self.layout.stripe(number, of)
+            weights = stripe.cut(self._vector)
+            self._parts[name] = Part(stripe, weights, self._optimiser, self.comm.traffic)
+        return self._parts[name]
+
     # -- what outlives the process ----------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything a resumed replica needs: tensors, and plain numbers."""
-        tensors = {"weights": self._vector}
-        numbers: dict[str, Any] = {
-            "turns": self.turns, "steps": self.steps, "version": self.version, "optimiser": {},
-        }  # fmt: skip
-        for name, value in self.optimizer.state_dict()["state"].get(0, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"optimiser.{name}"] = value
-            else:
-                numbers["optimiser"][name] = value
+        tensors, numbers = super().state()
+        numbers |= {"turns": self.turns, "counters": self.counters, "parts": {}}
         tensors |= {f"slot.{name}": value for name, value in self.slots.items()}
+        for name, part in self._parts.items():
+            vectors, numbers["parts"][name] = part.state()
+            tensors |= {f"part.{name}.{key}": value for key, value in vectors.items()}
         self.bind()
         tensors |= {f"local.{name}": value for name, value in self.body.local().items()}
         return tensors, numbers
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        weights = tensors["weights"]
-        if weights.shape != self._vector.shape:
-            raise ValueError(
-                f"the checkpoint's model has {weights.numel()} numbers, this one "
-                f"{self._vector.numel()}: it belongs to another task or model"
-            )
-        self.load(weights, numbers["version"])
-        self.turns, self.steps = numbers["turns"], numbers["steps"]
-        state = dict(numbers["optimiser"]) | _under("optimiser.", tensors)
-        if state:
-            whole = self.optimizer.state_dict()
-            self.optimizer.load_state_dict({**whole, "state": {0: state}})
-        self.slots = _under("slot.", tensors)
+        super().restore(tensors, numbers)
+        self.turns = numbers["turns"]
+        self.counters = numbers["counters"]
+        self.slots = under("slot.", tensors)
+        for name, of_part in numbers["parts"].items():
+            self._part(name).restore(under(f"part.{name}.", tensors), of_part)
         self.bind()
         local = self.body.local()
-        for name, value in _under("local.", tensors).items():
+        for name, value in under("local.", tensors).items():
             local[name].copy_(value)
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

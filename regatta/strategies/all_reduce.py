@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from regatta.comm import Comm
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
 
@@ -18,6 +19,6 @@ class AllReduce(Strategy):
         async for total in replica.reduced_by(comm.all_reduce):
             replica.step(total, of=int(total[-1]))  # divided by who contributed
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         rounds = turns + 1  # in the last one nobody has anything to add
-        return Exchange(workers * rounds, workers * rounds * nbytes)
+        return Exchange(workers * rounds, workers * rounds * vector.nbytes)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from regatta.comm import Comm
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, mean
 
@@ -12,7 +13,7 @@ class Averaging(Strategy):
     """Model averaging: train apart, replace all models by their mean every `period` minibatches."""
 
     name = "averaging"
-    answer = "mean"
+    answer = "meeting"
     source = "Su & Chen"
 
     period: int = 10
@@ -32,6 +33,6 @@ class Averaging(Strategy):
             replica.load(mean(total))
             news = replica.nothing
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         rounds = turns // self.period + 2
-        return Exchange(workers * rounds, workers * rounds * nbytes)
+        return Exchange(workers * rounds, workers * rounds * vector.nbytes)

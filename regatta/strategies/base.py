@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from regatta.comm import Comm, Vector
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 
-Answer = Literal["worker 0", "server", "mean"]
+Answer = Literal["worker 0", "server", "meeting"]
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,38 @@ class Strategy:
     """Ranks 0 .. workers-1 are workers; servers, if any, are the ranks after them."""
 
     name: ClassVar[str]
-    answer: ClassVar[Answer] = "worker 0"  # who holds the model that is handed over in the end
-    deterministic: ClassVar[bool] = True  # nothing is left to chance but an early stop
     source: ClassVar[str] = ""
-    num_servers: ClassVar[int] = 0
+    modes: ClassVar[Sequence[str]] = ("",)  # options that the exam and the twins try
 
-    def groups(self, workers: int) -> Mapping[str, Sequence[int]]:
-        """Sub-groups for collective operations, by name."""
+    @property
+    def answer(self) -> Answer:
+        """Who holds the model that is handed over, or that there is one when all ranks meet."""
+        return "worker 0"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether nothing is left to chance but an early stop."""
+        return True
+
+    @property
+    def num_servers(self) -> int:
+        return 0
+
+    @property
+    def unlike_plain(self) -> str:
+        """Why one worker alone does not do what plain stochastic gradient descent does, if so."""
+        return ""
+
+    def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
+        """Sub-groups for collective operations, by name; `hosts` has every worker's host."""
         return {}
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
-        """The stated cost: `turns` minibatches a worker with a vector of `nbytes`."""
+    def shares(self, workers: int) -> Sequence[int | None]:
+        """For every server the worker whose device it shares, or None for one of its own."""
+        return [None] * self.num_servers
+
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
+        """The stated cost of one segment: `turns` minibatches a worker."""
         raise NotImplementedError
 
     def check(self, workers: int) -> None:
@@ -57,3 +79,16 @@ class Strategy:
 def mean(total: Vector) -> Vector:
     """The mean of a sum: a vector's last element counts what it stands for."""
     return total / total[-1]
+
+
+def take_back(replica: Replica) -> None:
+    """Go on with the own model that `hand_over` has put aside."""
+    own = replica.slots.pop("own", None)
+    if own is not None:
+        replica.load(own)
+
+
+def hand_over(replica: Replica, answer: Vector) -> None:
+    """Hold the answer while ranks meet, and keep the own model for afterwards."""
+    replica.slots["own"] = replica.weights
+    replica.load(answer)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from regatta.comm import EMPTY, GOODBYE, Comm
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
 
@@ -42,5 +43,5 @@ class ParameterServer(Strategy):
         for worker in workers:
             await comm.send(worker, replica.weights, version=replica.version)
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
-        return Exchange(workers * (2 * turns + 2), workers * (2 * turns + 1) * nbytes)
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
+        return Exchange(workers * (2 * turns + 2), workers * (2 * turns + 1) * vector.nbytes)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from regatta.comm import LAST, Comm
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
 
@@ -49,7 +50,7 @@ class Ring(Strategy):
                 await comm.recv(previous, tag=LAST)
                 return
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         # Every merge is one transmission; then a lap finds nothing new, and a lap says so.
         messages = max(1, workers * turns) + (workers - 1) + workers
-        return Exchange(messages, messages * nbytes)
+        return Exchange(messages, messages * vector.nbytes)

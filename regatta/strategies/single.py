@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from regatta.comm import Comm
+from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
 
@@ -21,5 +22,5 @@ class Single(Strategy):
         if workers != 1:
             raise ValueError(f"strategy single has one worker, not {workers}: use --workers 1")
 
-    def exchange(self, workers: int, turns: int, nbytes: int) -> Exchange:
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         return Exchange(0, 0)

@@ -7,11 +7,14 @@ Every operation blocks inside `__await__`, so a coroutine never suspends. What w
 from __future__ import annotations
 
 import os
+import platform
 import time
+import zlib
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -78,6 +81,7 @@ class ProcessComm:
         self._device = device
         self._halted = False
         self._spare = Spare()
+        self.groups = {WORLD: tuple(range(self.size))} | {k: tuple(v) for k, v in groups.items()}
         self._groups: dict[str, Any] = {WORLD: dist.group.WORLD}
         for name, ranks in groups.items():
             self._groups[name] = dist.new_group(list(ranks), timeout=_PATIENCE)
@@ -205,6 +209,15 @@ def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None
                 "(torchrun: --master-port)"
             ) from None
         raise
+
+
+def host_numbers() -> list[int]:
+    """The host of every rank: 0 for that of rank 0 and those beside it, and so on."""
+    here = torch.tensor([zlib.crc32(platform.node().encode())])
+    everybody = [torch.empty_like(here) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, here)
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(int(name), len(numbers)) for name in everybody]
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,79 +8,31 @@ really run one after another, so a simulation takes the sum of their computing t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from regatta.choices import NOTHING, Chance, Live
 from regatta.cluster import Cluster
 from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
+from regatta.worlds.hardware import Device, Link
+from regatta.worlds.operations import (
+    COMPUTING,
+    SENT,
+    Done,
+    Meeting,
+    Pending,
+    finish_all,
+    finish_one,
+)  # fmt: skip
 
 T = TypeVar("T")
 
 
-class _Done:
-    """An operation that finished when it was called."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self.value
-        yield
-
-
-_SENT = _Done(None)
-_COMPUTING = "its own computing"
-
-
-class _Pending:
-    """An operation that an event will finish."""
-
-    __slots__ = ("done", "value", "waiter", "what")
-
-    def __init__(self, what: Any) -> None:
-        self.done = False
-        self.value: Any = None
-        self.waiter: VirtualComm | None = None
-        self.what = what  # for the Deadlock message; (src, tag) of a receive
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        if not self.done:
-            yield self
-        return self.value
-
-    def finish(self, value: Any) -> None:
-        self.done = True
-        self.value = value
-        waiter = self.waiter
-        if waiter is not None:
-            self.waiter = None
-            waiter._resume()
-
-    def describe(self) -> str:
-        if isinstance(self.what, str):
-            return self.what
-        src, tag = self.what
-        return ("a message from anyone" if src == ANY else f"a message from rank {src}") + (
-            "" if tag == ANY else f" with tag {tag}"
-        )
-
-
-class _Meeting:
-    """A collective operation that starts when its last rank has come."""
-
-    __slots__ = ("data", "last_arrival", "ops")
-
-    def __init__(self) -> None:
-        self.ops: dict[int, _Pending] = {}
-        self.data: dict[int, Vector] = {}
-        self.last_arrival: Seconds = 0.0
-
-
 class VirtualWorld:
+    """`shares` names, for every rank after the workers, the worker whose device it shares."""
+
     def __init__(
         self,
         size: int,
@@ -88,18 +40,35 @@ class VirtualWorld:
         groups: Mapping[str, Sequence[int]] | None = None,
         workers: int | None = None,
         chance: Callable[[int], Chance] = lambda rank: Live(),
+        shares: Sequence[int | None] | None = None,
     ) -> None:
         self.size = size
         self.cluster = cluster
+        workers = size if workers is None else workers
+        shares = [None] * (size - workers) if shares is None else shares
+        self.hosts = cluster.hosts(workers, shares)
         self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
         self.now: Seconds = 0.0
         self.halted = False
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
-        self._meetings: dict[tuple[str, int], _Meeting] = {}
+        self._meetings: dict[tuple[str, int], Meeting] = {}
         self._group_free: dict[str, Seconds] = dict.fromkeys(self.groups, 0.0)
-        workers = size if workers is None else workers
-        self.comms = [VirtualComm(self, rank, workers, chance(rank)) for rank in range(size)]
+        self._group_hosts = {
+            name: len({self.hosts[rank] for rank in ranks}) for name, ranks in self.groups.items()
+        }
+        cards = {host: Link(cluster.latency, cluster.bandwidth) for host in self.hosts}
+        self.comms: list[VirtualComm] = []
+        for rank in range(size):
+            shared = None if rank < workers else shares[rank - workers]
+            seconds = cluster.computing(rank, workers, shared)
+            device = Device() if shared is None else self.comms[shared]._device
+            self.comms.append(
+                VirtualComm(self, rank, seconds, cards[self.hosts[rank]], device, chance(rank))
+            )
+            if shared is not None:
+                device.is_shared = True
+                self.comms[rank]._takes_time_from = device
 
     def run(self, play: Callable[[VirtualComm], Coroutine[Any, Any, T]]) -> list[T]:
         """Play every rank to its end; what each returns, by rank."""
@@ -139,14 +108,14 @@ class VirtualWorld:
         group: str,
         what: str,
         data: Vector,
-        close: Callable[[_Meeting, tuple[int, ...]], tuple[Seconds, Vector]],
-    ) -> _Pending:
+        close: Callable[[Meeting, tuple[int, ...]], tuple[Seconds, Vector]],
+    ) -> Pending:
         """Join this group's next collective; `close` tells its cost and result."""
         members = self.groups[group]
         round_number = comm._rounds.get(group, 0)
         comm._rounds[group] = round_number + 1
-        meeting = self._meetings.setdefault((group, round_number), _Meeting())
-        op = _Pending(what)
+        meeting = self._meetings.setdefault((group, round_number), Meeting())
+        op = Pending(what)
         meeting.ops[comm.rank] = op
         meeting.data[comm.rank] = data
         meeting.last_arrival = max(meeting.last_arrival, comm._clock())
@@ -155,14 +124,8 @@ class VirtualWorld:
             cost, result = close(meeting, members)
             end = max(meeting.last_arrival, self._group_free[group]) + cost
             self._group_free[group] = end
-            self._at(end, _finish_all, (meeting.ops, result))
+            self._at(end, finish_all, (meeting.ops, result))
         return op
-
-
-def _finish_all(ops_and_result: tuple[dict[int, _Pending], Vector]) -> None:
-    ops, result = ops_and_result
-    for op in ops.values():
-        op.finish(result)
 
 
 class VirtualComm:
@@ -170,24 +133,35 @@ class VirtualComm:
 
     reduces_in_place = False  # ranks share results, and a lone rank's result is its own data
 
-    def __init__(self, world: VirtualWorld, rank: int, workers: int, chance: Chance) -> None:
+    def __init__(
+        self,
+        world: VirtualWorld,
+        rank: int,
+        seconds: Callable[[Load], Seconds],
+        card: Link,
+        device: Device,
+        chance: Chance,
+    ) -> None:
         self.rank = rank
         self.size = world.size
+        self.groups = world.groups
         self.traffic = Traffic()
         self.chance = chance
         self._world = world
         self._cluster = world.cluster
-        self._seconds = world.cluster.computing(rank, workers)
-        self._device_free: Seconds = 0.0
-        self._out_free: Seconds = 0.0
-        self._in_free: Seconds = 0.0
+        self._seconds = seconds
+        self._host = world.hosts[rank]
+        self._card = card
+        self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
+        self._device = device
+        self._takes_time_from: Device | None = None
         self._inbox: deque[Message] = deque()
-        self._receives: list[_Pending] = []
+        self._receives: list[Pending] = []
         self._rounds: dict[str, int] = {}
         self._work: tuple[Seconds, Seconds] | None = None  # start and length of what computes now
         self._work_now: Seconds = 0.0
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._waits_for: _Pending | None = None
+        self._waits_for: Pending | None = None
         self._waits_since: Seconds = 0.0
         self._result: Any = None
 
@@ -205,13 +179,18 @@ class VirtualComm:
         message = Message(self.rank, tag, version, data)
         if dst == self.rank:
             world._at(world.now, world.comms[dst]._deliver, message)
-            return _SENT
+            return SENT
+        other = world.comms[dst]
         start = self._clock()
-        if self._out_free > start:
-            start = self._out_free
-        self._out_free = start + nbytes / self._cluster.bandwidth
-        world._at(start + self._cluster.latency, world.comms[dst]._first_byte, message)
-        return _SENT
+        if other._host == self._host:
+            link, arrive = self._local, other._first_local_byte
+        else:
+            link, arrive = self._card, other._first_byte
+        if link.out_free > start:
+            start = link.out_free
+        link.out_free = start + nbytes / link.bandwidth
+        world._at(start + link.latency, arrive, message)
+        return SENT
 
     def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
         if src == ANY:
@@ -226,43 +205,62 @@ class VirtualComm:
         if self.chance.replaying:
             recorded = self.chance.take("poll")
             assert recorded is not None
-            return _Done(None) if recorded == NOTHING else self._receive(recorded, tag)
+            return Done(None) if recorded == NOTHING else self._receive(recorded, tag)
         message = self._take(src, tag)
         self.chance.note("poll", NOTHING if message is None else message.src)
-        return _Done(message)
+        return Done(message)
 
     def all_reduce(
         self, data: Vector, group: str = WORLD, into: Vector | None = None
     ) -> Op[Vector]:
         self._count_collective(data)
-        return self._world._meet(self, group, f"all-reduce in group {group}", data, self._sum)
+        close = partial(self._sum, hosts=self._world._group_hosts[group])
+        return self._world._meet(self, group, f"all-reduce in group {group}", data, close)
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
         self._count_collective(data)
 
-        def close(meeting: _Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
+        hosts = self._world._group_hosts[group]
+
+        def close(meeting: Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
             result = meeting.data[root]
-            return self._cluster.broadcast(result.nbytes, len(members)), result
+            return self._cluster.broadcast(result.nbytes, len(members), hosts), result
 
         return self._world._meet(self, group, f"broadcast from rank {root}", data, close)
 
     def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
-        start = self._world.now
-        if self._device_free > start:
-            start = self._device_free
+        device, start = self._device, self._world.now
         seconds = self._seconds(load)
         self.traffic.computing += seconds
-        end = self._device_free = start + seconds
-        op = _Pending(_COMPUTING)
+        op = Pending(COMPUTING)
+        if self._takes_time_from is not None:
+            device.taken += seconds
+            self._world._at(start + seconds, self._do, (op, work))
+            return op
+        if device.free > start:
+            start = device.free
+        end = device.free = start + seconds
         if overlap:
-            self._world._at(end, _finish_one, (op, self._done_ahead(work, start, seconds)))
+            self._world._at(end, finish_one, (op, self._done_ahead(work, start, seconds)))
+        elif device.is_shared:
+            self._world._at(end, self._do_unless_late, (op, work, device.taken))
         else:
             # Really done when the clock says so: what it makes is used at once, while the
             # processor's caches still hold it.
             self._world._at(end, self._do, (op, work))
         return op
 
-    def _do(self, op_and_work: tuple[_Pending, Callable[[], Any]]) -> None:
+    def _do_unless_late(self, op_work_taken: tuple[Pending, Callable[[], Any], Seconds]) -> None:
+        """What a server took from this device meanwhile is still to be made up for."""
+        op, work, taken = op_work_taken
+        device = self._device
+        if device.taken > taken:
+            late = device.free = self._world.now + device.taken - taken
+            self._world._at(late, self._do_unless_late, (op, work, device.taken))
+        else:
+            self._do((op, work))
+
+    def _do(self, op_and_work: tuple[Pending, Callable[[], Any]]) -> None:
         op, work = op_and_work
         try:
             value = work()
@@ -305,7 +303,9 @@ class VirtualComm:
         self.traffic.messages += 1
         self.traffic.nbytes += data.nbytes
 
-    def _sum(self, meeting: _Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
+    def _sum(
+        self, meeting: Meeting, members: tuple[int, ...], hosts: int
+    ) -> tuple[Seconds, Vector]:
         first, *others = (meeting.data[rank] for rank in members)
         total = first
         for number, other in enumerate(others):
@@ -314,15 +314,21 @@ class VirtualComm:
                 total = total + other
             else:
                 total.add_(other)
-        return self._cluster.all_reduce(first.nbytes, len(members)), total
+        return self._cluster.all_reduce(first.nbytes, len(members), hosts), total
 
     def _first_byte(self, message: Message) -> None:
+        self._arrive(message, self._card)
+
+    def _first_local_byte(self, message: Message) -> None:
+        self._arrive(message, self._local)
+
+    def _arrive(self, message: Message, link: Link) -> None:
         world = self._world
         start = world.now
-        if self._in_free > start:
-            start = self._in_free
-        self._in_free = start + message.data.nbytes / self._cluster.bandwidth
-        world._at(self._in_free, self._deliver, message)
+        if link.in_free > start:
+            start = link.in_free
+        link.in_free = start + message.data.nbytes / link.bandwidth
+        world._at(link.in_free, self._deliver, message)
 
     def _deliver(self, message: Message) -> None:
         for number, op in enumerate(self._receives):
@@ -335,13 +341,13 @@ class VirtualComm:
                 return
         self._inbox.append(message)
 
-    def _receive(self, src: int, tag: int) -> _Done | _Pending:
+    def _receive(self, src: int, tag: int) -> Done | Pending:
         message = self._take(src, tag)
         if message is not None:
             if src == ANY:
                 self.chance.note("recv", message.src)
-            return _Done(message)
-        op = _Pending((src, tag))
+            return Done(message)
+        op = Pending((src, tag))
         self._receives.append(op)
         return op
 
@@ -357,7 +363,7 @@ class VirtualComm:
         waited_for = self._waits_for
         if waited_for is not None:
             self._waits_for = None
-            if waited_for.what is not _COMPUTING:
+            if waited_for.what is not COMPUTING:
                 self.traffic.waiting += self._world.now - self._waits_since
         coroutine = self._coroutine
         assert coroutine is not None
@@ -373,8 +379,3 @@ class VirtualComm:
         op.waiter = self
         self._waits_for = op
         self._waits_since = self._world.now
-
-
-def _finish_one(op_and_value: tuple[_Pending, Any]) -> None:
-    op, value = op_and_value
-    op.finish(value)
