@@ -185,7 +185,7 @@ def race(
 
     run = resolve(recipe, None, settings, None, seed, None, threads, cluster)
     target = run.stop.target if target is None else target
-    specs = split_specs(strategies) if strategies else racing.all_specs()
+    specs = split_specs(strategies) if strategies else racing.all_specs(run, workers)
     entries = racing.lanes(run, specs, workers, target)
     folder = out_folder or runs.next_free(Path("races"), Path(recipe.partition(":")[0]).stem)
     runs.make_folder(folder)

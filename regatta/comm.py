@@ -105,7 +105,7 @@ class Traffic:
     nbytes: int = 0  # payload bytes handed to send, or contributed to a collective
     computing: Seconds = 0.0
     waiting: Seconds = 0.0
-    dropped: int = 0  # gradients that came too late to be used
+    dropped: int = 0  # gradients that were computed but not used
     staleness: dict[int, int] = field(default_factory=dict)  # gradients by age at their update
 
     def note_age(self, age: int) -> None:

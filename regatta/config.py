@@ -88,6 +88,7 @@ class Run:
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device}")
         self.strategy.check(self.workers)
+        self.strategy.check_minibatch(self.minibatch)
 
     @property
     def num_ranks(self) -> int:

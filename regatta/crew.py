@@ -14,7 +14,7 @@ alone as one worker.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -76,6 +76,9 @@ class _NoStream:
     def batch(self, worker: int, turn: int) -> None:
         return None
 
+    def together(self, asks: bool) -> Mapping[int, Any]:
+        return {}
+
 
 class _JoinedReplica(Replica):
     """A replica whose gradients come from outside."""
@@ -103,6 +106,16 @@ class _JoinedReplica(Replica):
 
     def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
         return reduced_whole(self, all_reduce)
+
+    def score(self, losses: Sequence[Tensor]) -> float:
+        raise RuntimeError("a joined loop keeps its losses to itself: leave out drop")
+
+    @property
+    def optimiser_state(self) -> Vector | None:
+        raise RuntimeError("a given optimiser keeps its memory: use state=local or state=reset")
+
+    def reset_optimiser(self) -> None:
+        self.optimizer.state.clear()
 
     def _update(self, gradient: Tensor, rate: float) -> None:
         self.bind()
@@ -160,6 +173,11 @@ class Crew:
                 f"workers, and {self.size} were started"
             )
         strategy.check(self.workers)
+        if strategy.needs_layers:
+            raise ValueError(
+                f"{strategy.name} computes by layers, and a loop of one's own brings whole "
+                f"gradients: use `regatta train RECIPE -s {strategy.name}`, or another strategy"
+            )
 
     def _leave_world(self) -> None:
         if self._made_world:

@@ -94,6 +94,11 @@ def summary_lines(s: Summary) -> list[str]:
         reached = "not reached" if s.time_to_target is None else f"{s.time_to_target:.2f} {clock}"
         lines.append(f"time to {s.metric} {s.target:g}: {reached}")
     if s.mean_staleness is not None:
-        lines.append(f"staleness: mean {s.mean_staleness:.2f}, most {s.max_staleness}")
+        lines.append(
+            f"staleness: mean {s.mean_staleness:.2f}, 95 % at most {s.p95_staleness}, "
+            f"most {s.max_staleness}"
+        )
+    if s.dropped_share:
+        lines.append(f"dropped: {s.dropped_share:.1%} of the gradients came too late")
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
     return lines

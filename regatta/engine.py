@@ -36,6 +36,7 @@ from regatta.events import (
 )  # fmt: skip
 from regatta.learn.body import Body
 from regatta.learn.replica import Replica
+from regatta.learn.stage import Rehearsal
 from regatta.learn.timing import TimingReplica
 from regatta.stream import Stream
 from regatta.tasks import Data
@@ -89,8 +90,9 @@ class Rank:
         body = self.around.bodies.get(run.seed) or self._build_body()
         self.vector_bytes = body.layout.nbytes
         if self.around.timing_only:
+            rehearsal = Rehearsal(body.model, self.around.data, self.order.indices(0, 0))
             return TimingReplica(
-                self.comm, body.layout, self.stream, run.optimiser, run.seed, changed
+                self.comm, body.layout, self.stream, run.optimiser, run.seed, changed, rehearsal
             )
         return Replica(
             body,

@@ -97,7 +97,7 @@ class RankEnded:
     waiting: float
     messages: int
     bytes: int
-    dropped: int = 0  # gradients that came too late to be used
+    dropped: int = 0  # gradients that were computed but not used
     staleness: dict[int, int] = field(default_factory=dict)
     digest: str | None = None  # of the final weights
 

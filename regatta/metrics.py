@@ -28,8 +28,11 @@ class Summary:
     waiting_share: float  # of the workers' time
     messages: int
     bytes: int
+    dropped_share: float  # of the gradients computed: they came too late to be used
     mean_staleness: float | None
+    p95_staleness: int | None
     max_staleness: int | None
+    staleness: dict[int, int]  # updates by age
 
 
 def summarise(events: Sequence[Event]) -> Summary:
@@ -63,8 +66,11 @@ def summarise(events: Sequence[Event]) -> Summary:
         waiting_share=sum(r.waiting for r in workers) / busy if busy else 0.0,
         messages=sum(r.messages for r in ranks),
         bytes=sum(r.bytes for r in ranks),
+        dropped_share=_dropped_share(ranks),
         mean_staleness=_mean(ages),
+        p95_staleness=_quantile(ages, 0.95),
         max_staleness=max(ages) if ages else None,
+        staleness=dict(sorted(ages.items())),
     )
 
 
@@ -86,6 +92,23 @@ def staleness(ranks: Sequence[RankEnded]) -> dict[int, int]:
         for age, count in rank.staleness.items():
             ages[age] = ages.get(age, 0) + count
     return ages
+
+
+def _dropped_share(ranks: Sequence[RankEnded]) -> float:
+    """Every server sees a stripe of every gradient, and may drop it or not."""
+    servers = sum(r.role == "server" for r in ranks)
+    computed = max(1, servers) * sum(r.turns for r in ranks)
+    return sum(r.dropped for r in ranks) / computed if computed else 0.0
+
+
+def _quantile(counts: dict[int, int], share: float) -> int | None:
+    """The least age that so large a share does not exceed."""
+    below, total = 0, sum(counts.values())
+    for age, count in sorted(counts.items()):
+        below += count
+        if below >= share * total:
+            return age
+    return None
 
 
 def _mean(counts: dict[int, int]) -> float | None:

@@ -38,11 +38,25 @@ def lanes(run: Run, specs: Sequence[str], workers: int, target: float | None) ->
         strategy = config.component("strategy", spec)
         count = 1 if strategy.name == "single" else workers
         made.append(Lane(spec, replace(run, strategy=strategy, workers=count, stop=stop)))
+        runs.refuse_if_not_in_layers(made[-1].run)
     return made
 
 
-def all_specs() -> list[str]:
-    return ["single", *(name for name in registry() if name != "single")]
+def all_specs(run: Run, workers: int) -> list[str]:
+    """Every strategy that can train this model on so many workers."""
+    return [
+        name
+        for name in ("single", *(name for name in registry() if name != "single"))
+        if _can_start(run, name, workers)
+    ]
+
+
+def _can_start(run: Run, spec: str, workers: int) -> bool:
+    try:
+        lanes(run, [spec], workers, None)
+    except ValueError:
+        return False
+    return True
 
 
 def race(

@@ -22,6 +22,8 @@ from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings, run_digest
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
+from regatta.learn.layers import split
+from regatta.learn.layout import Layout
 from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
@@ -94,6 +96,13 @@ def refuse_if_taken(folder: Path) -> None:
         raise ValueError(f"cannot write to {folder}: choose another --out")
 
 
+def refuse_if_not_in_layers(run: Run) -> None:
+    """Before anything is written: can the model be split, if the strategy splits it?"""
+    if run.strategy.needs_layers:
+        model = run.task.model()
+        split(model, Layout(model), run.workers)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder to write to, and see that it can be written to."""
     try:
@@ -159,6 +168,7 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
     """Train on processes of this machine, or as one rank of a world that torchrun started."""
     if plan.run.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
+    refuse_if_not_in_layers(plan.run)
     if environment_rank() is not None:
         return [_train_as_rank(plan, resume, watch)]
     resume_from: Path | None = None
@@ -300,6 +310,7 @@ def simulate(
     run: Run, plan: Plan | None = None, timing_only: bool = False, watch: Watcher = ignore
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
+    refuse_if_not_in_layers(run)
     data = _open_data(run)
     chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
     recorders: list[Recorder] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,13 +31,25 @@ class Stream:
         done = self._rank.replica.turns
         workers = self._rank.run.workers
         turn, worker = (done, self._worker) if number is None else divmod(number, workers)
-        if turn >= self.limit or self.stopped:
-            return None
-        if self._rank.stops_at(done):
-            self.stopped = True
+        if self._is_over(turn):
             return None
         self._rank.report_progress()
         return self.batch(worker, turn)
+
+    def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
+        """The next turn of all workers: by worker, how to fetch its batch."""
+        turn = self._rank.replica.turns
+        if asks and self._is_over(turn):
+            return {}
+        self._rank.report_progress()
+        return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
+
+    def _is_over(self, turn: int) -> bool:
+        """Whether the segment ends before this turn, or chance ends it now."""
+        if turn >= self.limit or self.stopped:
+            return True
+        self.stopped = self._rank.stops_at(self._rank.replica.turns)
+        return self.stopped
 
     def batch(self, worker: int, turn: int) -> Any:
         """Any worker's batch of any turn."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -48,6 +50,17 @@ class Pairs:
         return {"loss": self.loss(model, (self.inputs, self.targets)).item()}
 
 
+class Shift(nn.Module):
+    """A bias as a layer of its own; it leaves a quadratic a quadratic."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.tensor([number / 8]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.bias
+
+
 @dataclass(frozen=True)
 class Quadratic:
     """Least squares on fixed vectors; the least loss is 0."""
@@ -57,9 +70,12 @@ class Quadratic:
 
     inputs: int = 4
     train: int = 240
+    layers: int = 1
 
     def model(self) -> nn.Module:
-        return nn.Linear(self.inputs, 1)
+        linear = nn.Linear(self.inputs, 1)
+        more = [Shift(number) for number in range(1, self.layers)]
+        return nn.Sequential(linear, *more) if more else linear
 
     def open(self) -> Pairs:
         generator = torch.Generator().manual_seed(7)
@@ -78,7 +94,7 @@ class Normalised(Quadratic):
 
     def model(self) -> nn.Module:
         norm = nn.BatchNorm1d(self.inputs, momentum=self.momentum)
-        return nn.Sequential(norm, nn.Linear(self.inputs, 1))
+        return nn.Sequential(norm, nn.Linear(self.inputs, 1), *map(Shift, range(2, self.layers)))
 
     def open(self) -> Pairs:
         data = super().open()
@@ -139,7 +155,7 @@ def strategies_for(*worker_counts: int) -> list[tuple[str, int]]:
     return [
         (spec, workers)
         for spec in every_spec()
-        for workers in worker_counts
+        for workers in ((1,) if spec == "single" else worker_counts)
         if permits(built(spec), workers)
     ]
 
@@ -152,12 +168,17 @@ def permits(strategy: Strategy, workers: int) -> bool:
     return True
 
 
+def layers_for(strategy: Strategy) -> int:
+    """How many layers a model must have for as many workers as there are in these tests."""
+    return 5 if strategy.needs_layers else 1
+
+
 def small_run(strategy: Strategy | str, workers: int = 1, **changes: Any) -> Run:
     """Two epochs of the quadratic, 4 samples a minibatch."""
     if isinstance(strategy, str):
         strategy = built(strategy)
     run = Run(
-        task=Quadratic(),
+        task=Quadratic(layers=layers_for(strategy)),
         strategy=strategy,
         optimiser=Sgd(lr=0.05),
         workers=workers,
@@ -223,7 +244,7 @@ class Shard:
     def __init__(self, of_all: list[list[Any]], worker: int) -> None:
         self._of_all = of_all
         self._worker = worker
-        self._taken = 0
+        self._taken: Counter[int] = Counter()  # by worker, as far as this rank knows
 
     @property
     def planned(self) -> int:
@@ -233,13 +254,24 @@ class Shard:
         if number is not None:
             turn, worker = divmod(number, len(self._of_all))
             return self.batch(worker, turn)
-        batch = self.batch(self._worker, self._taken)
-        self._taken += batch is not None
+        batch = self.batch(self._worker, self._taken[self._worker])
+        self._taken[self._worker] += batch is not None
         return batch
+
+    def together(self, asks: bool) -> dict[int, Callable[[], Any]]:
+        workers = range(len(self._of_all))
+        batches = {worker: self.batch(worker, self._taken[worker]) for worker in workers}
+        found = {worker: batch for worker, batch in batches.items() if batch is not None}
+        self._taken.update(found.keys())
+        return {worker: partial(_itself, batch) for worker, batch in found.items()}
 
     def batch(self, worker: int, turn: int) -> Any | None:
         batches = self._of_all[worker] if worker < len(self._of_all) else []
         return batches[turn] if turn < len(batches) else None
+
+
+def _itself(batch: Any) -> Any:
+    return batch
 
 
 class Weight(nn.Module):
@@ -256,20 +288,34 @@ def slope(model: nn.Module, batch: float) -> Tensor:
     return loss
 
 
+def shifts() -> nn.Module:
+    """Layers for whoever splits them."""
+    return nn.Sequential(*[Shift(number) for number in range(5)])
+
+
+def mean_output(model: nn.Module, batch: Tensor) -> Tensor:
+    """A loss by which every shift has a gradient of 1."""
+    output: Tensor = model(batch)
+    return output.mean()
+
+
 @dataclass
 class Crew:
     """Replicas that play a strategy's roles in a virtual world, without an engine."""
 
     strategy: Strategy
     workers: int
-    make_model: Callable[[], nn.Module] = Weight
-    loss: Callable[[nn.Module, Any], Tensor] = slope
+    make_model: Callable[[], nn.Module] | None = None  # one weight, or one a layer
+    loss: Callable[[nn.Module, Any], Tensor] | None = None
     optimiser: Optimiser = field(default_factory=lambda: Sgd(lr=1.0))
     cluster: Cluster = ROUND
     bucket_bytes: int = 2**20
     wrap: Callable[[VirtualComm], Any] = lambda comm: comm
 
     def __post_init__(self) -> None:
+        by_layers = self.strategy.needs_layers
+        self.make_model = self.make_model or (shifts if by_layers else Weight)
+        self.loss = self.loss or (mean_output if by_layers else slope)
         size = self.workers + self.strategy.num_servers
         groups = self.strategy.groups(self.workers, self.cluster.hosts(self.workers))
         self.world = VirtualWorld(
@@ -298,6 +344,11 @@ class Crew:
         self.world.run(self._role)
         return self
 
+    def play_counts(self, counts: Sequence[int]) -> Crew:
+        """One segment with so many batches for each worker."""
+        batch = torch.full((4, 1), 2.0) if self.strategy.needs_layers else 2.0
+        return self.play([[batch] * count for count in counts])
+
     def _role(self, comm: VirtualComm) -> Any:
         role = self.strategy.role(comm.rank, self.workers)
         return role(self.wrap(comm), self.replicas[comm.rank])
@@ -314,7 +365,7 @@ class Crew:
     @property
     def used(self) -> int:
         """How many gradients the answer contains, or were dropped on the way to it."""
-        if self.strategy.answer == "meeting":
+        if self.strategy.answer == "meeting" and not self.strategy.needs_layers:
             return sum(replica.steps for replica in self.replicas)
         dropped = sum(comm.traffic.dropped for comm in self.world.comms)
         return self.holder.version + dropped // max(1, self.strategy.num_servers)

@@ -100,7 +100,7 @@ SCHEMA = {
     "evaluated": "rank time training samples epoch seconds results",
     "checkpointed": "rank time segment path",
     "resumed": "rank time segment target",
-    "rank_ended": "rank time role turns steps samples computing waiting messages bytes "
+    "rank_ended": "rank time role turns steps samples computing waiting messages bytes dropped "
     "staleness digest",
     "ended": "rank time training reason samples results",
 }
@@ -120,7 +120,7 @@ VERSION_1 = """\
 "results":{"accuracy":0.5,"loss":1.25}}
 {"event":"checkpointed","rank":0,"time":2.25,"segment":1,"path":"000001"}
 {"event":"rank_ended","rank":1,"time":3.0,"role":"worker","turns":5,"steps":5,"samples":320,\
-"computing":1.0,"waiting":0.5,"messages":4,"bytes":1600,"staleness":{"0":5},"digest":"0123abcd"}
+"computing":1.0,"waiting":0.5,"messages":4,"bytes":1600,"dropped":0,"staleness":{"0":5},"digest":"0123abcd"}
 {"event":"ended","rank":0,"time":3.0,"training":2.5,"reason":"budget","samples":640,\
 "results":{"accuracy":0.5,"loss":1.25}}
 """
@@ -232,6 +232,8 @@ def test_a_summary():
     assert summary.evaluation_seconds == 1.5
     assert (summary.messages, summary.bytes) == (30, 720)
     assert (summary.mean_staleness, summary.max_staleness) == (1.5, 4)
+    assert summary.p95_staleness == 4
+    assert sum(summary.staleness.values()) > 0
     assert (summary.strategy, summary.workers, summary.reason) == ("ring", 2, "target")
 
 

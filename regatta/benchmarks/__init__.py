@@ -86,9 +86,10 @@ def pin(core: int) -> None:
 
 def registry() -> dict[str, Callable[[int], Result]]:
     from regatta.benchmarks.all_reduce import all_reduce
+    from regatta.benchmarks.pipeline import pipeline
     from regatta.benchmarks.virtual import virtual
 
-    return {"virtual": virtual, "all-reduce": all_reduce}
+    return {"virtual": virtual, "all-reduce": all_reduce, "pipeline": pipeline}
 
 
 def run(name: str, pairs: int, show: Callable[[Any], None] | None) -> list[Result]:

@@ -72,6 +72,11 @@ class Span:
             momentum = share if buffer.momentum is None else buffer.momentum
             kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
 
+    def statistics(self, vector: Tensor) -> list[Tensor]:
+        """The buffers in a vector, as views of their own shapes."""
+        pieces = zip(self.buffers, self._tail_pieces(vector), strict=True)
+        return [piece.view(buffer.tensor.shape) for buffer, piece in pieces]
+
     def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
         if not self.buffers:
             return ()

@@ -48,6 +48,11 @@ class Part:
         return self._vector
 
     @property
+    def vector(self) -> Tensor:
+        """The weights, for who does not keep them beyond the next step."""
+        return self._vector
+
+    @property
     def nothing(self) -> Vector:
         """What is added to a sum by who has nothing to add."""
         return self.span.zeros()
@@ -110,7 +115,10 @@ class Part:
 
     @property
     def optimiser_state(self) -> Vector | None:
-        """What the optimiser remembers, as one vector that counts 1; None if it never does."""
+        """What the optimiser remembers, as one vector that counts 1; None if it never does.
+
+        The steps that it has counted stand before the count: Adam corrects its moments by them.
+        """
         names = self._optimiser.memory
         if not names:
             return None
@@ -119,14 +127,20 @@ class Part:
             torch.zeros_like(self._prefix) if state.get(name) is None else state[name]
             for name in names
         ]
-        return torch.cat([*pieces, self._prefix.new_ones(1)]).detach()
+        steps = self._prefix.new_tensor([float(state.get("step", 0.0))])
+        return torch.cat([*pieces, steps, self._prefix.new_ones(1)]).detach()
+
+    @property
+    def no_optimiser_state(self) -> Vector:
+        """What is added to a sum of optimisers' memories by who has nothing to add."""
+        return self._prefix.new_zeros(len(self._optimiser.memory) * self._prefix.numel() + 2)
 
     def load_optimiser_state(self, vector: Vector) -> None:
         names = self._optimiser.memory
-        pieces = vector[:-1].view(len(names), -1).clone()
+        pieces = vector[:-2].view(len(names), -1).clone()
         known = self.optimizer.state_dict()["state"].get(0, {})
-        state = {"step": torch.tensor(0.0)} | known | dict(zip(names, pieces, strict=True))
-        self._restore_optimizer(state)
+        state = known | {"step": torch.tensor(float(vector[-2]))}
+        self._restore_optimizer(state | dict(zip(names, pieces, strict=True)))
 
     def reset_optimiser(self) -> None:
         self._take_optimizer(self._optimiser.build(self._prefix))

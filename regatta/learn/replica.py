@@ -6,7 +6,8 @@ backward inside `comm.compute`, hand over the gradient.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from regatta.comm import Comm, Load, Op, Vector
 from regatta.data.order import mixed_seed
 from regatta.learn.body import Body
+from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
 from regatta.learn.optimisers import Optimiser
 from regatta.learn.part import Part, under
+from regatta.learn.stage import Stage
 
 
 class Stream(Protocol):
@@ -40,6 +43,14 @@ class Stream(Protocol):
 
     def batch(self, worker: int, turn: int) -> Any | None:
         """Any worker's batch of any turn, for a strategy that shares the work on it."""
+        ...
+
+    def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
+        """The next turn of all workers: by worker, how to fetch its batch, if it has one.
+
+        Nobody has one when the segment is over; who `asks` may find that chance has ended it.
+        Others are told that there is a turn, and take it up without asking.
+        """
         ...
 
 
@@ -113,6 +124,16 @@ class Replica(Part):
         """One of `of` stripes of this replica, with an optimiser of its own."""
         return self if of == 1 else self._part(f"{number}/{of}")
 
+    def stage(self, number: int, of: int, micro: int) -> Stage:
+        """One of `of` stages of the model's layers; minibatches come to it in `micro` pieces."""
+        part = self._part(f"stage {number}/{of}")
+        return Stage(self, part, split(self.model, self.layout, of)[number], number, of, micro)
+
+    def follow(self, part: Part) -> None:
+        """A part has stepped for the whole."""
+        self.steps, self.version = part.steps, part.version
+        self._changed()
+
     def cut(self, vector: Vector, pieces: int) -> list[Vector]:
         """A vector in stripes; each carries the vector's count."""
         return [vector] if pieces == 1 else [s.cut(vector) for s in self._stripes(pieces)]
@@ -132,6 +153,12 @@ class Replica(Part):
         vector = parameters.clone()
         vector[self.layout.num_parameters :] = rest[self.layout.num_parameters :]
         return vector
+
+    def score(self, losses: Sequence[Tensor]) -> float:
+        """The mean of these losses; not a number where the weights are none any more."""
+        if not torch.isfinite(self._vector).all():
+            return math.nan
+        return float(torch.stack(tuple(losses)).mean())
 
     def pick(self, among: int) -> int:
         """A number below `among`, by lot; the seed, the rank and the turn decide."""
@@ -185,11 +212,17 @@ class Replica(Part):
 
     def _part(self, name: str) -> Part:
         if name not in self._parts:
-            number, of = map(int, name.split("/"))
-            stripe = self.layout.stripe(number, of)
-            weights = stripe.cut(self._vector)
-            self._parts[name] = Part(stripe, weights, self._optimiser, self.comm.traffic)
+            stretch = self._stretch(name)
+            weights = stretch.cut(self._vector)
+            self._parts[name] = Part(stretch, weights, self._optimiser, self.comm.traffic)
         return self._parts[name]
+
+    def _stretch(self, name: str) -> Stretch:
+        """What `number/of` is a stripe of, and `stage number/of` a stage of."""
+        number, of = map(int, name.removeprefix("stage ").split("/"))
+        if name.startswith("stage "):
+            return split(self.model, self.layout, of)[number].stretch
+        return self.layout.stripe(number, of)
 
     # -- what outlives the process ----------------------------------------------------------
 

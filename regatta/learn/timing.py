@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from torch import Tensor
+
 from regatta.comm import Comm, Load, Op, Phantom, Traffic, Vector
 from regatta.data.order import mixed_seed
 from regatta.learn.buckets import reduced_whole
+from regatta.learn.layers import split
 from regatta.learn.layout import Layout, Span
 from regatta.learn.optimisers import Optimiser
 from regatta.learn.replica import Stream
+from regatta.learn.stage import Rehearsal, Turns
 
 
 class TimingPart:
@@ -22,7 +26,9 @@ class TimingPart:
         self.merging = Load(nbytes=span.nbytes)
         self.weights = Phantom(span.nbytes)
         self.nothing = Phantom(span.nbytes, 0.0)
-        self.optimiser_state = Phantom(memory * span.nbytes) if memory else None
+        memory_bytes = (memory * span.num_parameters + 2) * span.dtype.itemsize
+        self.optimiser_state = Phantom(memory_bytes) if memory else None
+        self.no_optimiser_state = Phantom(memory_bytes, 0.0)
         self._traffic = traffic
 
     def load(self, weights: Vector, version: int | None = None) -> None:
@@ -44,6 +50,48 @@ class TimingPart:
     def _changed(self) -> None: ...
 
 
+class TimingStage(Turns):
+    """Takes the turns of a stage, and passes phantoms as large as its activations."""
+
+    def __init__(
+        self,
+        replica: TimingReplica,
+        part: TimingPart,
+        number: int,
+        between: list[Tensor],
+        micro: int,
+    ) -> None:
+        super().__init__(replica, part, micro)
+        # All micro-batches are taken to be of the size of the first.
+        self._comes, self._goes = [None, *between, None][number : number + 2]
+        self._is_first = number == 0
+        self._has_told = False
+
+    def expect(self, shape: Vector) -> None: ...
+
+    def forward(self, number: int, received: Vector | None = None) -> Vector:
+        return _phantom_of(self._goes)
+
+    def news_of_shape(self, number: int) -> Vector | None:
+        if self._has_told or self._goes is None:
+            return None
+        self._has_told = True
+        return Phantom(8 * self._goes.dim())
+
+    def backward(self, number: int, received: Vector | None = None) -> Vector:
+        return _phantom_of(self._comes)
+
+    def step(self) -> None:
+        self._end(Phantom(self._part.span.nbytes))
+
+    def alone(self) -> Vector:
+        return Phantom(self._replica.layout.nbytes, float(self._is_first))
+
+
+def _phantom_of(activation: Tensor | None) -> Phantom:
+    return Phantom(0 if activation is None else activation.nbytes)
+
+
 class TimingReplica(TimingPart):
     """Takes turns and steps as a replica does, and passes phantoms."""
 
@@ -57,6 +105,7 @@ class TimingReplica(TimingPart):
         optimiser: Optimiser,
         seed: int = 0,
         changed: Callable[[], None] = lambda: None,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         super().__init__(layout, len(optimiser.memory), comm.traffic)
         self.comm = comm
@@ -68,6 +117,8 @@ class TimingReplica(TimingPart):
         self.load_of_a_turn = Load(samples=stream.samples)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
+        self._stages: dict[tuple[int, int], TimingPart] = {}
+        self._rehearsal = rehearsal
         self._seed = seed
         self._changed = changed  # type: ignore[method-assign]
 
@@ -103,6 +154,19 @@ class TimingReplica(TimingPart):
             self._parts[number, of] = TimingPart(stripe, self._memory, self._traffic)
         return self._parts[number, of]
 
+    def stage(self, number: int, of: int, micro: int) -> TimingStage:
+        assert self._rehearsal is not None
+        slices = split(self._rehearsal.model, self.layout, of)
+        if (number, of) not in self._stages:
+            stretch = slices[number].stretch
+            self._stages[number, of] = TimingPart(stretch, self._memory, self._traffic)
+        between = self._rehearsal.between(slices, micro)
+        return TimingStage(self, self._stages[number, of], number, between, micro)
+
+    def follow(self, part: TimingPart) -> None:
+        self.steps, self.version = part.steps, part.version
+        self._changed()
+
     def cut(self, vector: Vector, pieces: int) -> list[Vector]:
         if pieces == 1:
             return [vector]
@@ -114,6 +178,9 @@ class TimingReplica(TimingPart):
 
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         return Phantom(self.span.nbytes, rest[-1])
+
+    def score(self, losses: Sequence[None]) -> float:
+        return 0.0
 
     def pick(self, among: int) -> int:
         return mixed_seed(self._seed, self.comm.rank, self.turns, among) % among

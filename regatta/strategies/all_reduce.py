@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from regatta.comm import Comm
+from regatta.compress import NONE, code
+from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
@@ -14,11 +16,21 @@ class AllReduce(Strategy):
 
     name = "all-reduce"
     source = "Hu et al., section 2.1"
+    modes = ("", *(f"compress={code}" for code in ("fp16", "int8", "one-bit", "top-k/0.3")),
+             "compress=power-sgd/1", "compress=one-bit,feedback=no")  # fmt: skip
+
+    compress: str = NONE  # fp16, int8, one-bit, top-k/SHARE or power-sgd/RANK
+    feedback: bool = True  # add what a code lost to what is sent next
+
+    def __post_init__(self) -> None:
+        code(self.compress)
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
-        async for total in replica.reduced_by(comm.all_reduce):
+        all_reduce = reducer(code(self.compress), comm, replica, self.feedback)
+        async for total in replica.reduced_by(all_reduce):
             replica.step(total, of=int(total[-1]))  # divided by who contributed
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         rounds = turns + 1  # in the last one nobody has anything to add
-        return Exchange(workers * rounds, workers * rounds * vector.nbytes)
+        messages, nbytes = reduced_exchange(code(self.compress), vector, workers)
+        return Exchange(rounds * messages, rounds * nbytes)

@@ -19,6 +19,7 @@ class Exchange:
 
     messages: int
     nbytes: int
+    is_all: bool = True  # False: what comes on top of the bytes depends on more than the vector
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Strategy:
     name: ClassVar[str]
     source: ClassVar[str] = ""
     modes: ClassVar[Sequence[str]] = ("",)  # options that the exam and the twins try
+    needs_layers: ClassVar[bool] = False  # the model must be one that can be split by layers
 
     @property
     def answer(self) -> Answer:
@@ -62,6 +64,9 @@ class Strategy:
 
     def check(self, workers: int) -> None:
         """Raise ValueError for a number of workers that makes no sense here."""
+
+    def check_minibatch(self, minibatch: int) -> None:
+        """Raise ValueError for a size of minibatches that makes no sense here."""
 
     def holder(self, workers: int) -> int:
         return workers if self.answer == "server" else 0

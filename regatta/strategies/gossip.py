@@ -1,0 +1,94 @@
+"""AD-PSGD: no centre at all; a worker averages its model with that of one neighbour at a time."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from regatta.comm import EMPTY, GOODBYE, Comm, Message, Vector
+from regatta.learn.layout import Layout
+from regatta.learn.replica import Replica
+from regatta.strategies.base import Exchange, Strategy, hand_over, mean, take_back
+
+
+@dataclass(frozen=True)
+class Gossip(Strategy):
+    """Decentralised, asynchronous: each worker averages with one random neighbour at a time."""
+
+    name = "gossip"
+    answer = "meeting"
+    deterministic = False
+    source = "Lian et al. (2018)"
+    modes: ClassVar[Sequence[str]] = ("", "period=3")
+
+    period: int = 1  # steps of an active worker from one exchange to the next
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise ValueError(f"gossip: period must be 1 or more, not {self.period}")
+
+    # Even ranks ask, odd ranks answer. Who answers never waits for who asks while it has data of
+    # its own, so that no circle of waiting can close.
+
+    def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
+        return self.passive if rank % 2 else self.active
+
+    async def active(self, comm: Comm, replica: Replica) -> None:
+        take_back(replica)
+        neighbours = range(1, comm.size, 2)
+        asked = None
+        async for gradient in replica:  # computed while the two models travel
+            if asked is not None:
+                await self.take_answer(comm, replica, asked)
+                asked = None
+            replica.step(gradient)
+            if neighbours and replica.steps % self.period == 0:
+                asked = neighbours[replica.pick(len(neighbours))]
+                await comm.send(asked, replica.weights, version=replica.version)
+        if asked is not None:
+            await self.take_answer(comm, replica, asked)
+        for neighbour in neighbours:
+            await comm.send(neighbour, EMPTY, tag=GOODBYE)
+        await self.close(comm, replica)
+
+    async def take_answer(self, comm: Comm, replica: Replica, asked: int) -> None:
+        answer = await comm.recv(asked)
+        await comm.compute(partial(_average, replica, answer.data), replica.merging)
+
+    async def passive(self, comm: Comm, replica: Replica) -> None:
+        take_back(replica)
+        asking = len(range(0, comm.size, 2))
+        async for gradient in replica:
+            while asking and (request := await comm.poll()) is not None:
+                asking -= await self.answered(comm, replica, request)
+            replica.step(gradient)
+        while asking:
+            asking -= await self.answered(comm, replica, await comm.recv())
+        await self.close(comm, replica)
+
+    async def answered(self, comm: Comm, replica: Replica, request: Message) -> bool:
+        """Whether that was the last that the sender had to ask."""
+        if request.tag == GOODBYE:
+            return True
+        await comm.send(request.src, replica.weights, version=replica.version)
+        await comm.compute(partial(_average, replica, request.data), replica.merging)
+        return False
+
+    async def close(self, comm: Comm, replica: Replica) -> None:
+        """The answer: the mean of all models, with the statistics by the steps behind them."""
+        own = replica.weights
+        total = await comm.all_reduce(replica.spliced(own, own * replica.steps))
+        # Where nobody has ever made a step, all are what they were at first.
+        answer = replica.spliced(total / comm.size, mean(total)) if total[-1] else own
+        hand_over(replica, answer)
+
+    def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
+        active, passive = (workers + 1) // 2, workers // 2
+        models = 2 * active * (turns // self.period) if passive else 0
+        return Exchange(models + active * passive + workers, (models + workers) * vector.nbytes)
+
+
+def _average(replica: Replica, other: Vector) -> None:
+    """Meet half-way; the statistics stay those of the own data until the end."""
+    own = replica.weights
+    replica.load(replica.spliced((own + other) / 2, own))

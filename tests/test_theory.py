@@ -1,0 +1,254 @@
+"""Virtual time against theory: what the books say a collective, a server or a barrier costs.
+
+Wherever the clock charges a formula as a whole (all-reduce), the same algorithm is also played out
+message by message over sends and receives, so that the formula is not compared with itself.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import pytest
+from helpers import Sized, play, small_run
+
+from regatta.cluster import Cluster
+from regatta.comm import Phantom
+from regatta.config import Stop
+from regatta.strategies import Strategy
+from regatta.strategies.all_reduce import AllReduce
+from regatta.strategies.parameter_server import ParameterServer
+from regatta.strategies.ring import Ring
+from regatta.worlds.virtual import VirtualWorld
+
+NBYTES = 48_000_000
+WIRES = Cluster(latency=50e-6, bandwidth=1.25e9, local_latency=5e-6, local_bandwidth=12e9)
+WITHIN = {"rel": 0.02}
+
+
+def seconds_of(ranks, play_rank, cluster=WIRES):
+    """When the last of so many ranks has ended."""
+
+    async def timed(comm):
+        await play_rank(comm)
+        return comm.now()
+
+    world = VirtualWorld(ranks, cluster)
+    return max(world.run(timed))
+
+
+# -- collectives, message by message ---------------------------------------------------------
+
+
+async def ring_all_reduce(comm, members, nbytes):
+    """Reduce-scatter, then all-gather: every rank passes a part of the vector to the next."""
+    place = members.index(comm.rank)
+    following, previous = members[(place + 1) % len(members)], members[place - 1]
+    for _ in range(2 * (len(members) - 1)):
+        await comm.send(following, Phantom(nbytes // len(members)))
+        await comm.recv(previous)
+
+
+async def ring_half(comm, members, nbytes):
+    """Either half of it."""
+    place = members.index(comm.rank)
+    following, previous = members[(place + 1) % len(members)], members[place - 1]
+    for _ in range(len(members) - 1):
+        await comm.send(following, Phantom(nbytes // len(members)))
+        await comm.recv(previous)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16, 64])
+def test_a_ring_all_reduce_takes_what_its_messages_take(ranks):
+    members = list(range(ranks))
+    by_message = seconds_of(ranks, lambda comm: ring_all_reduce(comm, members, NBYTES))
+    theory = 2 * (ranks - 1) * 50e-6 + 2 * (ranks - 1) / ranks * NBYTES / 1.25e9
+    assert by_message == pytest.approx(theory, **WITHIN)
+    assert seconds_of(ranks, lambda comm: comm_all_reduce(comm)) == pytest.approx(theory, **WITHIN)
+
+
+async def comm_all_reduce(comm):
+    await comm.all_reduce(Phantom(NBYTES))
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), (4, 4), (8, 4), (3, 8), (1, 8)])
+def test_a_hierarchical_all_reduce_takes_what_its_messages_take(hosts, per_host):
+    """Reduce-scatter in a host, all-reduce of every stripe between hosts, all-gather in a host."""
+    ranks = hosts * per_host
+    cluster = Cluster(**{**vars(WIRES), "per_host": per_host})
+
+    async def by_message(comm):
+        host, place = divmod(comm.rank, per_host)
+        inside = [host * per_host + n for n in range(per_host)]
+        across = [n * per_host + place for n in range(hosts)]
+        await ring_half(comm, inside, NBYTES)
+        if hosts > 1:
+            await ring_all_reduce(comm, across, NBYTES // per_host)
+        await ring_half(comm, inside, NBYTES)
+
+    # A host has one card, which its stripes share: M bytes of it, not M / g.
+    theory = (
+        2 * (per_host - 1) * 5e-6
+        + 2 * (per_host - 1) / per_host * NBYTES / 12e9
+        + 2 * (hosts - 1) * 50e-6
+        + 2 * (hosts - 1) / hosts * NBYTES / 1.25e9
+    )
+    assert seconds_of(ranks, comm_all_reduce, cluster) == pytest.approx(theory, **WITHIN)
+    assert seconds_of(ranks, by_message, cluster) == pytest.approx(theory, **WITHIN)
+
+
+# -- parameter servers -----------------------------------------------------------------------
+
+
+def seconds_for(
+    strategy: Strategy, workers: int, turns: int, cluster: Cluster, nbytes: int
+) -> float:
+    run = small_run(
+        strategy,
+        workers,
+        task=Sized(nbytes, train=workers * max(turns, 1)),
+        minibatch=1,
+        stop=Stop(epochs=1 if turns else 0.1),
+        cluster=cluster,
+    )
+    return max(rank.time for rank in play(run, timing_only=True).ranks)
+
+
+def a_turn(
+    strategy: Strategy, workers: int, cluster: Cluster, nbytes: int = NBYTES, turns: int = 20
+) -> float:
+    """Virtual seconds of a turn in the long run, without the start and the closing."""
+    seconds = [seconds_for(strategy, workers, n, cluster, nbytes) for n in (20, 20 + turns)]
+    return (seconds[1] - seconds[0]) / turns
+
+
+def a_first_turn(strategy: Strategy, workers: int, cluster: Cluster) -> float:
+    """Virtual seconds of a turn that all workers begin at once, without the closing."""
+    seconds = [seconds_for(strategy, workers, n, cluster, NBYTES) for n in (0, 1)]
+    return seconds[1] - seconds[0]
+
+
+NO_MERGING = 1e15
+
+
+@pytest.mark.parametrize("workers", [4, 8, 16])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_a_synchronous_server_in_stripes(workers, servers):
+    """2 alpha + push + merging + pull, each way as long as the fuller side's cards are busy."""
+    cluster = Cluster(sample_seconds=0.5, merge_bandwidth=10e9, latency=50e-6, bandwidth=1.25e9)
+    one_way = max(NBYTES / 1.25e9, workers * NBYTES / (servers * 1.25e9))
+    merging = workers * NBYTES / servers / 10e9
+    theory = 0.5 + 2 * 50e-6 + 2 * one_way + merging
+    strategy = ParameterServer(mode="sync", servers=servers)
+    assert a_first_turn(strategy, workers, cluster) == pytest.approx(theory, **WITHIN)
+    # Later the replies have put the workers out of step, and pushing no longer queues.
+    in_step = theory - one_way + NBYTES / 1.25e9
+    if servers == 1:
+        assert a_turn(strategy, workers, cluster) == pytest.approx(in_step, **WITHIN)
+    else:
+        assert in_step * 0.98 < a_turn(strategy, workers, cluster) < theory * 1.02
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "sample_seconds"),
+    [(4, 1, 2.0), (32, 1, 0.1), (32, 4, 0.1), (8, 2, 1.0), (64, 8, 0.05)],
+)
+def test_asynchronous_servers_are_limited_by_workers_or_by_their_cards(
+    workers, servers, sample_seconds
+):
+    """Updates a second: min(P / (Tc + Tpush + Tpull), k Bs / M)."""
+    cluster = Cluster(
+        sample_seconds=sample_seconds, merge_bandwidth=NO_MERGING, latency=50e-6, bandwidth=1.25e9
+    )
+    transfer = NBYTES / 1.25e9
+    alone = sample_seconds + 2 * (50e-6 + transfer / servers + transfer * (servers - 1) / servers)
+    rate = min(workers / alone, servers * 1.25e9 / NBYTES)
+    turn = a_turn(ParameterServer(servers=servers), workers, cluster)
+    assert workers / turn == pytest.approx(rate, **WITHIN)
+
+
+def test_a_server_on_a_workers_host_shares_its_card_and_its_time():
+    """Two workers and a server. Beside a worker, that worker's bytes stay inside the host."""
+    cluster = Cluster(
+        sample_seconds=0.5, merge_bandwidth=1e9, latency=0.0, bandwidth=1e9,
+        local_latency=0.0, local_bandwidth=1e15,
+    )  # fmt: skip
+    transfer = merge = NBYTES / 1e9
+    apart = ParameterServer(mode="sync")
+    beside = ParameterServer(mode="sync", placement="colocated")
+    dedicated, colocated = 0.5 + 2 * (2 * transfer + merge), 0.5 + 2 * (transfer + merge)
+    assert a_first_turn(apart, 2, cluster) == pytest.approx(dedicated, **WITHIN)
+    assert a_first_turn(beside, 2, cluster) == pytest.approx(colocated, **WITHIN)
+    # Asynchronously the worker beside the server loses what merging takes.
+    merging = Cluster(**{**vars(cluster), "bandwidth": 1e15})
+    lone = ParameterServer(), ParameterServer(placement="colocated")
+    apart_turn, beside_turn = (a_turn(strategy, 8, merging) for strategy in lone)
+    assert apart_turn < beside_turn
+
+
+# -- barriers under jitter -------------------------------------------------------------------
+
+
+def blom(of: int, among: int, spread: float) -> float:
+    """The expected `of`-th least of `among` normal times around 1."""
+    return 1 + spread * NormalDist().inv_cdf((of - 0.375) / (among + 0.25))
+
+
+def jittery(spread: float) -> Cluster:
+    return Cluster(
+        sample_seconds=1.0, merge_bandwidth=1e18, latency=0.0, bandwidth=1e18,
+        jitter=spread, jitter_shape="normal",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("spread", [0.1, 0.2])
+def test_a_synchronous_step_takes_as_long_as_the_slowest_of_all(workers, spread):
+    turn = a_turn(AllReduce(), workers, jittery(spread), nbytes=400, turns=100)
+    assert turn == pytest.approx(blom(workers, workers, spread), **WITHIN)
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("share", [16, 8])
+def test_with_backup_workers_a_step_takes_as_long_as_the_last_that_is_needed(workers, share):
+    backup = max(1, workers // share)
+    strategy = ParameterServer(mode="sync", backup=backup)
+    turn = a_round(strategy, workers, jittery(0.1))
+    assert turn == pytest.approx(blom(workers - backup, workers, 0.1), **WITHIN)
+
+
+def a_round(strategy: ParameterServer, workers: int, cluster: Cluster) -> float:
+    """Virtual seconds from one update to the next, in the long run."""
+
+    def server(turns):
+        run = small_run(
+            strategy,
+            workers,
+            task=Sized(400, train=workers * turns),
+            minibatch=1,
+            stop=Stop(epochs=1),
+            cluster=cluster,
+        )
+        return play(run, timing_only=True).ranks[-1]
+
+    short, long = server(20), server(120)
+    return (long.time - short.time) / (long.steps - short.steps)
+
+
+# -- a ring in chunks ------------------------------------------------------------------------
+
+
+def test_chunks_shorten_a_ring_that_is_limited_by_its_wires():
+    """The model's head runs ahead: while one chunk is merged the next is on the wire."""
+    nbytes, transmit, merge, chunks = 48_000, 0.11, 0.05, 10
+    cluster = Cluster(
+        sample_seconds=0.05,
+        merge_bandwidth=nbytes / merge,
+        latency=0.0,
+        bandwidth=nbytes / transmit,
+    )
+    workers = 16
+    whole = a_turn(Ring(), workers, cluster, nbytes)
+    chunked = a_turn(Ring(chunks=chunks), workers, cluster, nbytes)
+    assert whole == pytest.approx(workers * (transmit + merge), **WITHIN)
+    lap = max(transmit, workers * (transmit + merge) / chunks)
+    assert chunked == pytest.approx(lap, rel=0.1)
