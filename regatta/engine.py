@@ -7,8 +7,6 @@ message is in flight; then the roles start again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from regatta import checkpoint
 from regatta.calendar import Calendar
 from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
-from regatta.config import Run, Stop, to_json
+from regatta.config import Run, Stop
 from regatta.data.order import Order, mixed_seed
 from regatta.events import (
     Checkpointed,
@@ -34,6 +32,7 @@ from regatta.events import (
     Resumed,
     Started,
 )  # fmt: skip
+from regatta.fingerprint import run_digest, weights_digest
 from regatta.learn.body import Body
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Rehearsal
@@ -78,6 +77,7 @@ class Rank:
         self._results: dict[str, float] = {}
         self._best: float | None = None
         self._scored_version = -1
+        self._scored_statistics: torch.Tensor | None = None
         self._evaluations = 0
         self._last_progress = -math.inf
         self._stop_noted = False
@@ -185,9 +185,16 @@ class Rank:
         if stops > 0:  # before the meeting that was planned: how far did we really come?
             self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
         over = at_end or bool(stops > 0)
-        if over and self.is_holder and self._scored_version != self._version():
+        if over and self.is_holder and not self._is_scored():
             self.evaluate()
         return over
+
+    def _is_scored(self) -> bool:
+        """Whether the last score is that of the present answer: its weights and its statistics."""
+        if self._scored_version != self._version():
+            return False
+        scored = self._scored_statistics
+        return scored is None or torch.equal(scored, self.replica.statistics())
 
     def _wants_to_stop(self) -> bool:
         if self.chance.replaying:
@@ -230,6 +237,7 @@ class Rank:
         self._scored_version = self._version()
         if self.around.timing_only:
             return
+        self._scored_statistics = self.replica.statistics()
         began, training, wall = time.perf_counter(), self.training_time(), self.time()
         self._results = self.replica.evaluate(self.around.data.evaluate)
         value = self._results[self.run.task.metric.name]
@@ -378,16 +386,3 @@ class Rank:
 
 
 def _nothing_more() -> None: ...
-
-
-def weights_digest(weights: torch.Tensor) -> str:
-    """A fingerprint of every bit of a vector."""
-    return hashlib.sha256(weights.detach().cpu().numpy().data).hexdigest()[:16]
-
-
-def run_digest(run: Run) -> str:
-    """A fingerprint of what shapes a run's weights; where it stops may be extended."""
-    values = to_json(run)
-    for free in ("stop", "cluster", "threads"):
-        values.pop(free)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -19,9 +19,10 @@ from regatta import checkpoint, choices, config, recipes
 from regatta.choices import Chance, Live, Recorder, Replayer
 from regatta.config import Run, Stop
 from regatta.data.order import Order
-from regatta.engine import Rank, Surroundings, run_digest
+from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
+from regatta.fingerprint import run_digest
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.tasks import Data

@@ -35,9 +35,9 @@ from regatta.cluster import Cluster
 from regatta.comm import Deadlock
 from regatta.config import Checkpointing, Stop
 from regatta.data.order import Order, mixed_seed
-from regatta.engine import weights_digest
 from regatta.events import Checkpointed, Evaluated, RankEnded
 from regatta.events import read as read_events
+from regatta.fingerprint import weights_digest
 from regatta.learn.optimisers import Sgd
 from regatta.runs import Plan, simulate
 from regatta.strategies import Strategy, registry

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from regatta.comm import Phantom, Vector
+from regatta.compress.rows import Rows
 from regatta.learn.layout import Layout, Stretch
 from regatta.learn.replica import Replica
-
-Matrices = Sequence[tuple[int, int]]  # rows and columns, one after another in a stretch
 
 
 class Code(Protocol):
     name: ClassVar[str]
     remembers: ClassVar[bool]  # something from one encoding to the next
 
-    def nbytes(self, matrices: Matrices) -> int: ...
-    def encode(self, values: Tensor, matrices: Matrices, memory: Tensor | None) -> Tensor:
+    def nbytes(self, rows: Rows) -> int: ...
+    def encode(self, values: Tensor, rows: Rows, memory: Tensor | None) -> Tensor:
         """Parameters as bytes; fields of four bytes come first, so that all are aligned."""
         ...
 
-    def decode(self, payload: Tensor, matrices: Matrices) -> Tensor: ...
+    def decode(self, payload: Tensor, rows: Rows) -> Tensor: ...
 
 
 class Channel:
@@ -45,6 +43,7 @@ class Channel:
     ) -> None:
         self._code = code
         self._span = span
+        self._rows = Rows(span.matrices)
         self._tail_bytes = span.nbytes - span.num_parameters * span.dtype.itemsize
         self._residual = _stretch_of(replica.slot(slot), span) if feedback else None
         remembers = code.remembers
@@ -52,29 +51,27 @@ class Channel:
 
     @property
     def nbytes(self) -> int:
-        return self._code.nbytes(self._span.matrices) + self._tail_bytes
+        return self._code.nbytes(self._rows) + self._tail_bytes
 
     def encode(self, vector: Vector) -> Vector:
         if isinstance(vector, Phantom):
             return Phantom(self.nbytes, vector.count)
-        matrices, split = self._span.matrices, self._span.num_parameters
+        rows, split = self._rows, self._span.num_parameters
         values, tail = vector[:split], vector[split:]
         owing = self._residual is not None and vector[-1] != 0
         if owing:
             values = values + self._residual
-        encoded = self._code.encode(values, matrices, self._memory)
+        encoded = self._code.encode(values, rows, self._memory)
         if owing:
             assert self._residual is not None
-            torch.sub(values, self._code.decode(encoded, matrices), out=self._residual)
+            torch.sub(values, self._code.decode(encoded, rows), out=self._residual)
         return torch.cat([tail.view(torch.uint8), encoded])
 
     def decode(self, payload: Vector) -> Vector:
         if isinstance(payload, Phantom):
             return Phantom(self._span.nbytes, payload.count)
         tail = payload[: self._tail_bytes].view(self._span.dtype)
-        return torch.cat(
-            [self._code.decode(payload[self._tail_bytes :], self._span.matrices), tail]
-        )
+        return torch.cat([self._code.decode(payload[self._tail_bytes :], self._rows), tail])
 
 
 def _stretch_of(slot: Vector, span: Layout | Stretch) -> Tensor | None:
@@ -83,10 +80,3 @@ def _stretch_of(slot: Vector, span: Layout | Stretch) -> Tensor | None:
     start = span.start if isinstance(span, Stretch) else 0
     stretch: Tensor = slot[start : start + span.num_parameters]
     return stretch
-
-
-def each_matrix(values: Tensor, matrices: Matrices) -> Iterator[Tensor]:
-    """The matrices of a stretch, as views."""
-    pieces = values.split([rows * columns for rows, columns in matrices])
-    for piece, shape in zip(pieces, matrices, strict=True):
-        yield piece.view(shape)

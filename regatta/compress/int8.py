@@ -4,42 +4,29 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regatta.compress.channel import Matrices, each_matrix
-from regatta.compress.numbers import num_rows, num_values
+from regatta.compress.rows import Rows, as_bytes
 
-_STEPS = 127
+_STEPS = np.float32(127)
 
 
 class Int8:
     name: ClassVar[str] = "int8"
     remembers: ClassVar[bool] = False
 
-    def nbytes(self, matrices: Matrices) -> int:
-        return 4 * num_rows(matrices) + num_values(matrices)
+    def nbytes(self, rows: Rows) -> int:
+        return 4 * rows.count + rows.numel
 
-    def encode(self, values: Tensor, matrices: Matrices, memory: Tensor | None) -> Tensor:
-        scales = [m.abs().amax(1) / _STEPS for m in each_matrix(values, matrices)]
-        steps = [
-            torch.round(m / scale.clamp_min(torch.finfo(scale.dtype).tiny)[:, None]).view(-1)
-            for m, scale in zip(each_matrix(values, matrices), scales, strict=True)
-        ]
-        return torch.cat(
-            [t.view(torch.uint8) for t in scales]
-            + [t.to(torch.int8).view(torch.uint8) for t in steps]
-            or [values.new_empty(0, dtype=torch.uint8)]
-        )
+    def encode(self, values: Tensor, rows: Rows, memory: Tensor | None) -> Tensor:
+        numbers = values.cpu().numpy()
+        scales = rows.largest(np.abs(numbers)) / _STEPS
+        steps = numbers / np.maximum(rows.spread(scales), np.finfo(np.float32).tiny)
+        return as_bytes(scales, np.rint(steps).astype(np.int8)).to(values.device)
 
-    def decode(self, payload: Tensor, matrices: Matrices) -> Tensor:
-        split = 4 * num_rows(matrices)
-        scales, steps = payload[:split].view(torch.float32), payload[split:].view(torch.int8)
-        rows = scales.split([rows for rows, _ in matrices])
-        return torch.cat(
-            [
-                (m * scale[:, None]).view(-1)
-                for m, scale in zip(each_matrix(steps, matrices), rows, strict=True)
-            ]
-            or [scales]
-        )
+    def decode(self, payload: Tensor, rows: Rows) -> Tensor:
+        fields, split = payload.cpu().numpy(), 4 * rows.count
+        scales = rows.spread(fields[:split].view(np.float32))
+        return torch.from_numpy(fields[split:].view(np.int8) * scales).to(payload.device)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regatta.compress.channel import Matrices, each_matrix
+from regatta.compress.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class PowerSgd:
     def shrinks(self, rows: int, columns: int) -> bool:
         return self.rank * (rows + columns) < rows * columns
 
-    def nbytes(self, matrices: Matrices) -> int:
+    def nbytes(self, rows: Rows) -> int:
         return 4 * sum(
-            self.rank * (rows + columns) if self.shrinks(rows, columns) else rows * columns
-            for rows, columns in matrices
+            self.rank * (height + width) if self.shrinks(height, width) else height * width
+            for height, width in rows.matrices
         )
 
-    def encode(self, values: Tensor, matrices: Matrices, memory: Tensor | None) -> Tensor:
+    def encode(self, values: Tensor, rows: Rows, memory: Tensor | None) -> Tensor:
         pieces: list[Tensor] = []
-        for matrix, start in self.with_starts(values, matrices, memory):
+        for matrix, start in self.with_starts(values, rows, memory):
             if start is None:
                 pieces.append(matrix)
                 continue
@@ -49,36 +49,36 @@ class PowerSgd:
             pieces += [left, right]
         return torch.cat([p.reshape(-1).view(torch.uint8) for p in pieces] or [_NO_BYTES])
 
-    def decode(self, payload: Tensor, matrices: Matrices) -> Tensor:
+    def decode(self, payload: Tensor, rows: Rows) -> Tensor:
         numbers, place = payload.view(torch.float32), 0
         pieces: list[Tensor] = []
-        for rows, columns in matrices:
-            if not self.shrinks(rows, columns):
-                size = rows * columns
+        for height, width in rows.matrices:
+            if not self.shrinks(height, width):
+                size = height * width
                 pieces.append(numbers[place : place + size])
             else:
-                size = self.rank * (rows + columns)
+                size = self.rank * (height + width)
                 left, right = numbers[place : place + size].split(
-                    [self.rank * rows, self.rank * columns]
+                    [self.rank * height, self.rank * width]
                 )
-                pieces.append((left.view(rows, -1) @ right.view(columns, -1).T).view(-1))
+                pieces.append((left.view(height, -1) @ right.view(width, -1).T).view(-1))
             place += size
         return torch.cat(pieces or [numbers])
 
     def with_starts(
-        self, values: Tensor, matrices: Matrices, memory: Tensor | None
+        self, values: Tensor, rows: Rows, memory: Tensor | None
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Every matrix with where its power iteration starts: kept in the matrix's own place."""
         assert memory is not None
-        places = each_matrix(memory, matrices)
-        for matrix, place in zip(each_matrix(values, matrices), places, strict=True):
-            rows, columns = matrix.shape
-            if not self.shrinks(rows, columns):
+        places = rows.each_matrix(memory)
+        for matrix, place in zip(rows.each_matrix(values), places, strict=True):
+            height, width = matrix.shape
+            if not self.shrinks(height, width):
                 yield matrix, None
                 continue
-            start = place.view(-1)[: columns * self.rank].view(columns, self.rank)
+            start = place.view(-1)[: width * self.rank].view(width, self.rank)
             if not start.any():  # the first time, or nothing came of the last: anywhere
-                start.copy_(_anywhere(columns, self.rank))
+                start.copy_(_anywhere(width, self.rank))
             yield matrix, start
 
 

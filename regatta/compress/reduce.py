@@ -12,6 +12,7 @@ from torch import Tensor
 from regatta.comm import WORLD, Comm, Load, Phantom, Vector
 from regatta.compress.channel import Channel, Code
 from regatta.compress.power_sgd import PowerSgd, orthogonal
+from regatta.compress.rows import Rows
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 
@@ -87,6 +88,7 @@ class PowerReducer:
     ) -> None:
         self._code, self._comm, self._group = code, comm, group
         self._layout: Layout = replica.layout
+        self._rows = Rows(replica.layout.matrices)
         self._residual = replica.slot("residual") if feedback else None
         self._memory = replica.slot("residual memory")
 
@@ -110,7 +112,7 @@ class PowerReducer:
 
     def _lefts(self, values: Tensor, data: Tensor) -> Tensor:
         """M Q of every matrix that shrinks, the others whole, and the tail."""
-        pairs = self._code.with_starts(values, self._layout.matrices, self._memory_of_parameters)
+        pairs = self._code.with_starts(values, self._rows, self._memory_of_parameters)
         pieces = [m if start is None else m @ start for m, start in pairs]
         tail = data[self._layout.num_parameters :]
         return torch.cat([*(piece.reshape(-1) for piece in pieces), tail])
@@ -119,7 +121,7 @@ class PowerReducer:
         """M' P of every matrix that shrinks, with P the orthogonal sum."""
         place, pieces = 0, []
         bases: list[Tensor | None] = []
-        pairs = self._code.with_starts(values, self._layout.matrices, self._memory_of_parameters)
+        pairs = self._code.with_starts(values, self._rows, self._memory_of_parameters)
         for matrix, start in pairs:
             rows = matrix.shape[0]
             size = matrix.numel() if start is None else rows * self._code.rank
@@ -176,7 +178,7 @@ def striped_bytes(code: Code, layout: Layout, stripes: int) -> int:
     """Of one encoded vector in so many stripes, their tails included."""
     width = layout.dtype.itemsize
     cut = [layout.stripe(number, stripes) for number in range(stripes)]
-    return sum(code.nbytes(s.matrices) + s.nbytes - s.num_parameters * width for s in cut)
+    return sum(code.nbytes(Rows(s.matrices)) + s.nbytes - s.num_parameters * width for s in cut)
 
 
 def reduced_exchange(code: Code | None, layout: Layout, ranks: int) -> tuple[int, int]:

@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regatta.compress.channel import Matrices
-from regatta.compress.numbers import num_values
+from regatta.compress.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -24,19 +23,19 @@ class TopK:
         if not 0 < self.share <= 1:
             raise ValueError("the share must be more than 0 and at most 1")
 
-    def _count(self, matrices: Matrices) -> int:
-        return math.ceil(self.share * num_values(matrices))
+    def _count(self, rows: Rows) -> int:
+        return math.ceil(self.share * rows.numel)
 
-    def nbytes(self, matrices: Matrices) -> int:
-        return 8 * self._count(matrices)
+    def nbytes(self, rows: Rows) -> int:
+        return 8 * self._count(rows)
 
-    def encode(self, values: Tensor, matrices: Matrices, memory: Tensor | None) -> Tensor:
-        places = values.abs().topk(self._count(matrices), sorted=False).indices
+    def encode(self, values: Tensor, rows: Rows, memory: Tensor | None) -> Tensor:
+        places = values.abs().topk(self._count(rows), sorted=False).indices
         chosen = values[places].view(torch.uint8)
         return torch.cat([chosen, places.to(torch.int32).view(torch.uint8)])
 
-    def decode(self, payload: Tensor, matrices: Matrices) -> Tensor:
+    def decode(self, payload: Tensor, rows: Rows) -> Tensor:
         split = len(payload) // 2
-        values = torch.zeros(num_values(matrices), device=payload.device)
+        values = torch.zeros(rows.numel, device=payload.device)
         values[payload[split:].view(torch.int32).long()] = payload[:split].view(torch.float32)
         return values

@@ -177,6 +177,10 @@ class Replica(Part):
         finally:
             self.model.train()
 
+    def statistics(self) -> Tensor:
+        """The buffers' part of the present weights."""
+        return self._vector[self.layout.num_parameters : -1].clone()
+
     def bind(self) -> None:
         """Let the model's parameters be the present weights."""
         self.body.enter(self, self._vector)

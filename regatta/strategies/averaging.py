@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regatta.comm import Comm
+from regatta.compress import NONE, code_for_models
+from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, mean
@@ -45,6 +47,8 @@ class Averaging(Strategy):
         "jobs=1",
         "jobs=2,period=4,drop=1",
         "jobs=1,period=6,final_lr=1,state=averaged",
+        "period=4,compress=fp16",
+        "period=4,compress=int8,outer=diloco",
     )
 
     period: int = 10  # minibatches of a worker
@@ -57,8 +61,11 @@ class Averaging(Strategy):
     drop: float | None = None  # leave out models whose loss is so much above the best
     jobs: int | None = None  # workers that train in Kaldi's first iteration; all do in the end
     final_lr: float = FINAL_LR  # with jobs: the last learning rate over the first
+    compress: str = NONE  # of the models: fp16, int8
+    feedback: bool = True  # add what a code lost to what is sent next
 
     def __post_init__(self) -> None:
+        code_for_models(self.compress)
         for complaint in self._complaints():
             raise ValueError(f"averaging: {complaint}")
 
@@ -100,7 +107,8 @@ class Averaging(Strategy):
             score = replica.score(block.losses) if has_news else math.inf
             scores = await everybodys(comm, score)
             brings = has_news and is_kept(comm.rank, scores, None if choose else self.drop)
-        total = await comm.all_reduce(replica.weights if brings else replica.nothing)
+        all_reduce = reducer(code_for_models(self.compress), comm, replica, self.feedback)
+        total = await all_reduce(replica.weights if brings else replica.nothing)
         if not total[-1]:
             return False
         outer.move(replica, mean(total), int(total[-1]))
@@ -171,8 +179,11 @@ class Averaging(Strategy):
             meetings, rows = schedule.meetings(), 1 + (self.jobs > 1 and self.drop is None)
         if self.drop is not None:
             rows += meetings
-        nbytes = meetings * vector.nbytes + rows * workers * NUMBER_BYTES
-        return Exchange(workers * (meetings + rows), workers * nbytes)
+        messages, nbytes = reduced_exchange(code_for_models(self.compress), vector, workers)
+        return Exchange(
+            meetings * messages + rows * workers,
+            meetings * nbytes + rows * workers * workers * NUMBER_BYTES,
+        )
 
     def check(self, workers: int) -> None:
         if self.jobs is not None and self.jobs > workers:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from regatta.comm import EMPTY, GOODBYE, Comm, Message, Vector
+from regatta.comm import EMPTY, GOODBYE, Comm, Vector
+from regatta.compress import NONE, code_for_models
+from regatta.compress.line import Line, line_bytes
+from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, mean, take_back
@@ -17,15 +20,21 @@ class Elastic(Strategy):
 
     name = "elastic"
     source = "Zhang, Choromanska & LeCun (2015); torch-distlearn's AllReduceEA"
-    modes: ClassVar[Sequence[str]] = ("", "period=1", "mode=async", "mode=async,period=2")
+    modes: ClassVar[Sequence[str]] = (
+        "", "period=1", "compress=int8,period=2",
+        "mode=async", "mode=async,period=2", "mode=async,compress=fp16",
+    )  # fmt: skip
     unlike_plain = "one worker too is pulled towards the centre, and the centre is the answer"
 
     mode: str = "sync"  # or async
     period: int = 10  # steps of a worker from one contact to the next
     beta: float = 0.9  # the pull of all workers together
     alpha: float | None = None  # the pull of one; none: beta / workers
+    compress: str = NONE  # of what models and centre send each other: fp16, int8
+    feedback: bool = True  # add what a code lost to what is sent next
 
     def __post_init__(self) -> None:
+        code_for_models(self.compress)
         if self.mode not in ("sync", "async"):
             raise ValueError(f"elastic: mode must be sync or async, not {self.mode}")
         if self.period < 1:
@@ -79,7 +88,7 @@ class Elastic(Strategy):
         if replica.steps > met:
             centre = await self.meet(comm, replica, centre)
         # Out of data: stay where we are, and follow the centre until nobody moves it.
-        while (total := await comm.all_reduce(replica.nothing))[-1]:
+        while (total := await self.summed(comm, replica, replica.nothing))[-1]:
             centre = replica.spliced(centre + total, centre)
         hand_over(replica, await self.with_statistics(comm, replica, centre))
 
@@ -87,9 +96,15 @@ class Elastic(Strategy):
         """Let model and centre pull at each other; the centre after all have pulled at it."""
         own = replica.weights
         delta = self.pull(comm.size) * (own - centre)
-        total = await comm.all_reduce(replica.spliced(delta, own))  # which counts who pulls
+        # The sum counts who pulls.
+        total = await self.summed(comm, replica, replica.spliced(delta, own))
         replica.load(replica.spliced(own - delta, own))
         return replica.spliced(centre + total, centre)
+
+    async def summed(self, comm: Comm, replica: Replica, news: Vector) -> Vector:
+        all_reduce = reducer(code_for_models(self.compress), comm, replica, self.feedback)
+        total: Vector = await all_reduce(news)
+        return total
 
     # -- async: a server keeps the centre ---------------------------------------------------
 
@@ -108,12 +123,14 @@ class Elastic(Strategy):
     async def visit(self, comm: Comm, replica: Replica, met: int) -> int:
         """Meet the centre with all steps since `met`."""
         server, own = comm.size - 1, replica.weights
-        await comm.send(server, own, version=replica.steps - met)
-        delta = (await comm.recv(server)).data
+        line = Line(code_for_models(self.compress), comm, replica, self.feedback)
+        await line.send(server, own, replica.steps - met)
+        delta = line.decoded(await comm.recv(server))
         replica.load(replica.spliced(own - delta, own))
         return replica.steps
 
     async def server(self, comm: Comm, replica: Replica) -> None:
+        line = Line(code_for_models(self.compress), comm, replica, feedback=False)
         left = 0
         while left < comm.size - 1:
             message = await comm.recv()
@@ -121,8 +138,10 @@ class Elastic(Strategy):
                 left += 1
                 continue
             alpha = self.pull(comm.size - 1)
-            delta = await comm.compute(partial(_moved, replica, message, alpha), replica.merging)
-            await comm.send(message.src, delta, version=replica.version)
+            visitor, count = line.decoded(message), message.version
+            move = partial(_moved, replica, visitor, count, alpha)
+            delta = await comm.compute(move, replica.merging)
+            await line.send(message.src, delta, replica.version)
         replica.load(await self.with_statistics(comm, replica, replica.weights))
 
     # -- the end ----------------------------------------------------------------------------
@@ -142,22 +161,27 @@ class Elastic(Strategy):
         return replica.spliced(total, mean(total)) if total[-1] else replica.weights
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
-        contacts = -(-turns // self.period)
+        contacts, code = -(-turns // self.period), code_for_models(self.compress)
+        last = workers + self.num_servers  # a sum for the statistics
         if self.mode == "sync":
-            rounds = contacts + 1 + 1  # one that finds nothing new, one for the statistics
-            return Exchange(workers * rounds, workers * rounds * vector.nbytes)
-        there_and_back, goodbyes, last = 2 * workers * contacts, workers, workers + 1
-        return Exchange(there_and_back + goodbyes + last, (there_and_back + last) * vector.nbytes)
+            messages, nbytes = reduced_exchange(code, vector, workers)
+            rounds = contacts + 1  # one that finds nothing new
+            return Exchange(rounds * messages + last, rounds * nbytes + last * vector.nbytes)
+        there_and_back, goodbyes = 2 * workers * contacts, workers
+        return Exchange(
+            there_and_back + goodbyes + last,
+            there_and_back * line_bytes(code, vector) + last * vector.nbytes,
+        )
 
 
-def _moved(replica: Replica, message: Message, alpha: float) -> Vector:
+def _moved(replica: Replica, visitor: Vector, steps: int, alpha: float) -> Vector:
     """Let a visitor pull at the centre; how far it did.
 
     While training, the centre's statistics follow the visitors' as fast as the centre does; the
     first visitor's replace the initial ones.
     """
-    centre, version = replica.weights, replica.version + message.version
-    away = message.data - centre
-    share = max(alpha, message.version / version)
+    centre, version = replica.weights, replica.version + steps
+    away = visitor - centre
+    share = max(alpha, steps / version)
     replica.load(replica.spliced(centre + alpha * away, centre + share * away), version)
     return alpha * away

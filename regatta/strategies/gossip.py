@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from regatta.comm import EMPTY, GOODBYE, Comm, Message, Vector
+from regatta.compress import NONE, code_for_models
+from regatta.compress.line import Line, line_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, hand_over, mean, take_back
@@ -19,11 +21,14 @@ class Gossip(Strategy):
     answer = "meeting"
     deterministic = False
     source = "Lian et al. (2018)"
-    modes: ClassVar[Sequence[str]] = ("", "period=3")
+    modes: ClassVar[Sequence[str]] = ("", "period=3", "compress=int8")
 
     period: int = 1  # steps of an active worker from one exchange to the next
+    compress: str = NONE  # of the models: fp16, int8
+    feedback: bool = True  # add what a code lost to what is sent next
 
     def __post_init__(self) -> None:
+        code_for_models(self.compress)
         if self.period < 1:
             raise ValueError(f"gossip: period must be 1 or more, not {self.period}")
 
@@ -35,43 +40,45 @@ class Gossip(Strategy):
 
     async def active(self, comm: Comm, replica: Replica) -> None:
         take_back(replica)
+        line = Line(code_for_models(self.compress), comm, replica, self.feedback)
         neighbours = range(1, comm.size, 2)
         asked = None
         async for gradient in replica:  # computed while the two models travel
             if asked is not None:
-                await self.take_answer(comm, replica, asked)
+                await self.take_answer(comm, replica, line, asked)
                 asked = None
             replica.step(gradient)
             if neighbours and replica.steps % self.period == 0:
                 asked = neighbours[replica.pick(len(neighbours))]
-                await comm.send(asked, replica.weights, version=replica.version)
+                await line.send(asked, replica.weights, replica.version)
         if asked is not None:
-            await self.take_answer(comm, replica, asked)
+            await self.take_answer(comm, replica, line, asked)
         for neighbour in neighbours:
             await comm.send(neighbour, EMPTY, tag=GOODBYE)
         await self.close(comm, replica)
 
-    async def take_answer(self, comm: Comm, replica: Replica, asked: int) -> None:
-        answer = await comm.recv(asked)
-        await comm.compute(partial(_average, replica, answer.data), replica.merging)
+    async def take_answer(self, comm: Comm, replica: Replica, line: Line, asked: int) -> None:
+        answer = line.decoded(await comm.recv(asked))
+        await comm.compute(partial(_average, replica, answer), replica.merging)
 
     async def passive(self, comm: Comm, replica: Replica) -> None:
         take_back(replica)
+        line = Line(code_for_models(self.compress), comm, replica, self.feedback)
         asking = len(range(0, comm.size, 2))
         async for gradient in replica:
             while asking and (request := await comm.poll()) is not None:
-                asking -= await self.answered(comm, replica, request)
+                asking -= await self.answered(comm, replica, line, request)
             replica.step(gradient)
         while asking:
-            asking -= await self.answered(comm, replica, await comm.recv())
+            asking -= await self.answered(comm, replica, line, await comm.recv())
         await self.close(comm, replica)
 
-    async def answered(self, comm: Comm, replica: Replica, request: Message) -> bool:
+    async def answered(self, comm: Comm, replica: Replica, line: Line, request: Message) -> bool:
         """Whether that was the last that the sender had to ask."""
         if request.tag == GOODBYE:
             return True
-        await comm.send(request.src, replica.weights, version=replica.version)
-        await comm.compute(partial(_average, replica, request.data), replica.merging)
+        await line.send(request.src, replica.weights, replica.version)
+        await comm.compute(partial(_average, replica, line.decoded(request)), replica.merging)
         return False
 
     async def close(self, comm: Comm, replica: Replica) -> None:
@@ -85,7 +92,10 @@ class Gossip(Strategy):
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         active, passive = (workers + 1) // 2, workers // 2
         models = 2 * active * (turns // self.period) if passive else 0
-        return Exchange(models + active * passive + workers, (models + workers) * vector.nbytes)
+        coded = line_bytes(code_for_models(self.compress), vector)
+        return Exchange(
+            models + active * passive + workers, models * coded + workers * vector.nbytes
+        )
 
 
 def _average(replica: Replica, other: Vector) -> None:

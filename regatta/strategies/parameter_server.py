@@ -115,7 +115,10 @@ class ParameterServer(Strategy):
                     desk.comm.traffic.dropped += 1
                     await desk.reply([message.src])
             if came:
-                await desk.step([came[worker] for worker in sorted(came)], desk.part.version)
+                # Near the end there may not be enough: fewer make a smaller step.
+                rate = len(came) / enough if self.backup else 1.0
+                gradients = [came[worker] for worker in sorted(came)]
+                await desk.step(gradients, desk.part.version, rate)
                 await desk.reply(sorted(came))
 
     async def _as_they_come(self, desk: _Desk) -> None:
