@@ -22,11 +22,12 @@ race: $(INSTALLED) ## race the strategies on two workers and name the winner (ab
 	@echo "regatta: racing five strategies on two real workers (about 2 minutes) ..."
 	@$(BIN)/regatta race teacher
 
-test: $(INSTALLED) ## lint, types and tests (about 5 minutes)
-	@echo "regatta: lint, types and tests (about 5 minutes) ..."
+test: $(INSTALLED) ## lint, types and tests (about 12 minutes)
+	@echo "regatta: lint, types and tests (about 12 minutes) ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest
+	@$(BIN)/pytest -m "not real" -n 2
+	@$(BIN)/pytest -m real
 
 bench: $(INSTALLED) ## all benchmarks against their peers (about 10 minutes, on a quiet machine)
 	@$(BIN)/regatta bench all

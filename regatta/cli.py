@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -216,25 +217,34 @@ def race(
 
 
 @app.command()
-def strategies(as_json: AsJson = False) -> None:
+def strategies(
+    name: Annotated[str | None, typer.Argument(help="one of them, with its options")] = None,
+    as_json: AsJson = False,
+) -> None:
     """The strategies, their options and where they come from."""
-    from regatta.config import options
+    from regatta.config import nearest, option_notes, options
     from regatta.strategies import registry
 
+    if name is not None and name not in registry():
+        raise ValueError(nearest(name, list(registry()), "strategy"))
     rows: list[dict[str, Any]] = [
         {
-            "name": name,
+            "name": kind.name,
             "summary": (kind.__doc__ or "").split("\n")[0],
             "options": options(kind),
             "answer": kind().answer,
             "servers": kind().num_servers,
             "deterministic": kind().deterministic,
             "source": kind.source,
+            "notes": option_notes(kind),
         }
-        for name, kind in registry().items()
+        for kind in (registry().values() if name is None else [registry()[name]])
     ]
     if as_json:
         print(json.dumps(rows))
+        return
+    if name is not None:
+        _print_strategy(rows[0])
         return
     table = Table("strategy", "what it does", "options", "answer", "order", show_lines=True)
     for row in rows:
@@ -243,6 +253,7 @@ def strategies(as_json: AsJson = False) -> None:
         table.add_row(row["name"], row["summary"], given, row["answer"], order)
     out.print(table)
     out.print("Options are written name:option=value,... as in averaging:period=16")
+    out.print("What an option means: regatta strategies NAME")
 
 
 @app.command()
@@ -276,6 +287,18 @@ def bench(
         print(json.dumps([asdict(result) for result in results]))
     if check and not all(result.holds for result in results):
         raise typer.Exit(1)
+
+
+def _print_strategy(row: dict[str, Any]) -> None:
+    out.print(f"[bold]{row['name']}[/bold]: {row['summary']}")
+    if row["source"]:
+        out.print(f"Source: {row['source']}")
+    if not row["options"]:
+        return
+    table = Table("option", "default", "meaning", box=SIMPLE_HEAD, show_edge=False)
+    for option, default in row["options"].items():
+        table.add_row(option, str(default).lower(), row["notes"].get(option, ""))
+    out.print(table)
 
 
 # -- what is said ----------------------------------------------------------------------------

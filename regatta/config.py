@@ -7,8 +7,10 @@ that does not fit is refused with the nearest one that does.
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping
@@ -88,7 +90,7 @@ class Run:
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device}")
         self.strategy.check(self.workers)
-        self.strategy.check_minibatch(self.minibatch)
+        self.strategy.check_run(self.minibatch, self.bucket_bytes)
 
     @property
     def num_ranks(self) -> int:
@@ -243,6 +245,14 @@ def options(kind: Any) -> dict[str, Any]:
     return {
         f.name: f.default if f.default is not MISSING else f.default_factory for f in fields(kind)
     }
+
+
+def option_notes(kind: Any) -> dict[str, str]:
+    """What stands beside the options in the text of a component."""
+    lines = inspect.getsource(kind).splitlines()
+    known = "|".join(f.name for f in fields(kind)) or "(?!)"
+    found = (re.match(rf"    ({known}): .*  # (.*)", line) for line in lines)
+    return {match[1]: match[2] for match in found if match}
 
 
 def load_cluster(name: str) -> Cluster:

@@ -1,6 +1,6 @@
 """What strategies do to learning, measured: arms of equal samples, each with its own best rate.
 
-    python studies/learning.py one-bit|damping|outer|backup [--seeds 5]
+    python studies/learning.py one-bit|damping|damping-uneven|outer|backup|all [--seeds 5]
 
 Every arm tries the same number of learning rates (two seeds each, which the result does not use),
 then runs at its best one with further seeds. A row is the mean final accuracy with its 95 %
@@ -38,9 +38,11 @@ class Arm:
     workers: int
     epochs: float = 8
     cluster: Cluster = field(default_factory=Cluster)
+    settings: tuple[str, ...] = ()  # beside the small teacher's
 
 
 JITTERY = Cluster(jitter=0.3)
+UNEVEN = Cluster(jitter=0.3, stragglers=4, straggle=8.0)
 STUDIES: dict[str, list[Arm]] = {
     "one-bit": [
         Arm("uncompressed", "all-reduce", 8, epochs=4),
@@ -56,6 +58,12 @@ STUDIES: dict[str, list[Arm]] = {
         Arm("asynchronous, damped", "parameter-server:damp=staleness", 32, cluster=JITTERY),
         Arm("asynchronous, staleness <= 40", "parameter-server:max_staleness=40", 32,
             cluster=JITTERY),
+    ],
+    "damping-uneven": [
+        Arm("asynchronous", "parameter-server", 32, cluster=UNEVEN),
+        Arm("asynchronous, damped", "parameter-server:damp=staleness", 32, cluster=UNEVEN),
+        Arm("asynchronous, staleness <= 40", "parameter-server:max_staleness=40", 32,
+            cluster=UNEVEN),
     ],
     "outer": [
         Arm("plain averaging", "averaging:period=8", 16),
@@ -76,7 +84,9 @@ TUNING_SEEDS = (1000, 1001)
 
 
 def run_of(arm: Arm, rate: float, seed: int) -> Run:
-    run = config.assign(recipes.load("teacher"), [*SMALL, f"stop.epochs={arm.epochs}"])
+    run = config.assign(
+        recipes.load("teacher"), [*SMALL, f"stop.epochs={arm.epochs}", *arm.settings]
+    )
     run = replace(
         run,
         strategy=config.component("strategy", arm.spec),

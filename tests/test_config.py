@@ -19,14 +19,17 @@ from regatta.config import (
     component,
     from_json,
     load_cluster,
+    option_notes,
     options,
     to_json,
 )
 from regatta.learn import optimisers
 from regatta.learn.optimisers import Adam, Sgd
+from regatta.strategies import registry
 from regatta.strategies.averaging import Averaging
 from regatta.strategies.parameter_server import ParameterServer
 from regatta.strategies.ring import Ring
+from regatta.strategies.single import Single
 from regatta.tasks.teacher import Teacher
 from regatta.tasks.vectors import Vectors
 
@@ -229,8 +232,15 @@ def test_components_from_text():
 
 
 def test_options_have_their_defaults():
-    assert options(Averaging) == {"period": 10}
-    assert options(Ring) == {}
+    assert options(Averaging)["period"] == 10
+    assert options(Ring)["chunks"] == 1
+    assert options(Single) == {}
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_option_says_what_it_means(name):
+    kind = registry()[name]
+    assert set(option_notes(kind)) == set(options(kind))
 
 
 # -- cluster files --------------------------------------------------------------------------

@@ -30,6 +30,10 @@ class AllReduce(Strategy):
         async for total in replica.reduced_by(all_reduce):
             replica.step(total, of=int(total[-1]))  # divided by who contributed
 
+    def check_run(self, minibatch: int, bucket_bytes: int) -> None:
+        if bucket_bytes and self.compress != NONE:
+            raise ValueError("all-reduce: compress codes whole gradients: use bucket_bytes=0")
+
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         rounds = turns + 1  # in the last one nobody has anything to add
         messages, nbytes = reduced_exchange(code(self.compress), vector, workers)

@@ -54,7 +54,7 @@ class Averaging(Strategy):
     period: int = 10  # minibatches of a worker
     outer: str = "none"  # none, bmuf or diloco: how the mean moves the model
     momentum: float | None = None  # of the outer optimiser
-    outer_lr: float | None = None
+    outer_lr: float | None = None  # of the outer optimiser
     nesterov: bool = False  # bmuf: train from where the momentum leads to
     cntk_compat: bool = False  # bmuf: as CNTK has it
     state: str = "local"  # averaged or reset: what the optimiser remembers after a meeting

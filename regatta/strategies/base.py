@@ -65,8 +65,8 @@ class Strategy:
     def check(self, workers: int) -> None:
         """Raise ValueError for a number of workers that makes no sense here."""
 
-    def check_minibatch(self, minibatch: int) -> None:
-        """Raise ValueError for a size of minibatches that makes no sense here."""
+    def check_run(self, minibatch: int, bucket_bytes: int) -> None:
+        """Raise ValueError for settings of a run that make no sense here."""
 
     def holder(self, workers: int) -> int:
         return workers if self.answer == "server" else 0

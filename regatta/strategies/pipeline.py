@@ -39,7 +39,7 @@ class Pipeline(Strategy):
     modes: ClassVar[Sequence[str]] = ("", "schedule=gpipe", "micro=2")
     needs_layers = True
 
-    schedule: str = "1f1b"
+    schedule: str = "1f1b"  # one forward, one backward; or gpipe: all forwards first
     micro: int = 1  # pieces that every minibatch is cut into
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Pipeline(Strategy):
         if self.micro < 1:
             raise ValueError(f"pipeline: micro must be 1 or more, not {self.micro}")
 
-    def check_minibatch(self, minibatch: int) -> None:
+    def check_run(self, minibatch: int, bucket_bytes: int) -> None:
         if minibatch < self.micro:
             raise ValueError(
                 f"pipeline: micro={self.micro} pieces cannot be cut from a minibatch of "
