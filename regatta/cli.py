@@ -246,7 +246,10 @@ def strategies(
     if name is not None:
         _print_strategy(rows[0])
         return
-    table = Table("strategy", "what it does", "options", "answer", "order", show_lines=True)
+    table = Table(show_lines=True)
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("what it does", "options", "answer", "order"):
+        table.add_column(heading)
     for row in rows:
         given = ", ".join(f"{k}={v}" for k, v in row["options"].items())
         order = "fixed" if row["deterministic"] else "by arrival"

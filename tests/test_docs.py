@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from helpers import play
 
 from regatta import config, recipes
@@ -38,3 +39,33 @@ def test_the_pages_name_every_strategy():
     page = (ROOT / "docs" / "strategies.md").read_text()
     for name in registry():
         assert name in page
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_strategy_has_a_page_that_names_its_options(name):
+    page = ROOT / "docs" / "strategies" / f"{name}.md"
+    assert page.exists(), f"docs/strategies/{name}.md is missing"
+    text = page.read_text()
+    assert text.startswith(f"# {name}\n")
+    for option in config.options(registry()[name]):
+        assert f"| `{option}` |" in text, f"{page.name} does not name {option}"
+    assert f"(strategies/{name}.md)" in (ROOT / "docs" / "strategies.md").read_text()
+
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith(("http:", "https:")):
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not heading or heading in headings(target), f"{page.name} links to {link}"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}

@@ -10,6 +10,7 @@ import torch
 from helpers import Crew, Sized, permits, play, small_run
 
 from regatta.cluster import Cluster
+from regatta.comm import GOODBYE, Load
 from regatta.config import Stop
 from regatta.strategies.parameter_server import ParameterServer
 
@@ -168,6 +169,30 @@ def test_every_stripe_has_a_version_of_its_own():
     crew.play([[2.0] * 5] * 3)
     counters = [replica.counters for replica in crew.replicas[:3]]
     assert all(c == {"version of stripe 0": 15, "version of stripe 1": 15} for c in counters)
+
+
+class LateGoodbye:
+    """Lets the last server hear of a worker's leaving long after the others do."""
+
+    def __init__(self, comm):
+        self._comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    async def send(self, dst, data, tag=0, version=0):
+        if tag == GOODBYE and dst == self._comm.size - 1:
+            await self._comm.compute(lambda: None, Load(samples=1000))
+        await self._comm.send(dst, data, tag, version)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "sync", "backup": 1}, {"max_staleness": 9}])
+def test_a_server_that_ends_early_does_not_disturb_the_others(options):
+    """Its final stripe comes while another still waits for goodbyes: it is no gradient."""
+    crew = Crew(ParameterServer(servers=2, **options), 3, wrap=LateGoodbye, cluster=ROUGH)
+    crew.play([[2.0] * 5] * 3)
+    assert all(weights == crew.final[0] for weights in crew.final)
+    assert crew.used == 15
 
 
 def test_a_colocated_server_takes_its_workers_time_and_leaves_the_weights():

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 
 def specs_and_sizes():
-    """Every mode with 2 and 3 workers; the whole of 2, 3 and 5 is `-m "real or thorough"`."""
+    """Every mode with 2, 3 and 5 workers."""
     for spec in every_spec():
         for workers in (1,) if spec == "single" else (2, 3, 5):
             if permits(built(spec), workers):

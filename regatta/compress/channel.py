@@ -41,12 +41,14 @@ class Channel:
         slot: str,
         feedback: bool = True,
     ) -> None:
+        if span.dtype != torch.float32:
+            raise ValueError(f"compress codes models of float32, not {span.dtype}: leave it out")
         self._code = code
         self._span = span
         self._rows = Rows(span.matrices)
         self._tail_bytes = span.nbytes - span.num_parameters * span.dtype.itemsize
         self._residual = _stretch_of(replica.slot(slot), span) if feedback else None
-        remembers = code.remembers
+        remembers = code.remembers and slot  # who only decodes needs no memory
         self._memory = _stretch_of(replica.slot(slot + " memory"), span) if remembers else None
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 
-from regatta.comm import ANY, GOODBYE, Comm, Load, Message, Vector
+from regatta.comm import ANY, GOODBYE, LAST, Comm, Load, Message, Vector
 from regatta.compress import NONE, code, code_for_models
 from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
@@ -93,9 +93,11 @@ class ParameterServer(Strategy):
         await (self._rounds(desk) if self.mode == "sync" else self._as_they_come(desk))
         others = [rank for rank in range(first, comm.size) if rank != comm.rank]
         for rank in desk.rotated(clients) + others:
-            await comm.send(rank, part.weights, version=part.version)
-        stripes = {rank: (await comm.recv(rank)).data for rank in others}
-        stripes[comm.rank] = part.weights
+            await comm.send(rank, part.weights, LAST, part.version)
+        stripes = {comm.rank: part.weights} | desk.stripes
+        for rank in others:
+            if rank not in stripes:
+                stripes[rank] = (await comm.recv(rank)).data
         if others:
             replica.load(replica.joined([stripes[rank] for rank in sorted(stripes)]))
 
@@ -214,6 +216,7 @@ class _Desk:
         self.comm, self.part = comm, part
         self.present = list(clients)
         self.born = dict.fromkeys(clients, part.version)
+        self.stripes: dict[int, Vector] = {}  # of other servers, when all is over
         sizes = {ranks[0]: len(ranks) for ranks in comm.groups.values() if ranks[0] != 0}
         self.size_of = dict.fromkeys(clients, 1) | sizes
         self._number = comm.rank - (comm.size - strategy.servers)
@@ -223,8 +226,11 @@ class _Desk:
         self._out = one_way(code_for_models(strategy.compress_weights), replica, stripe)
 
     async def next(self, src: int) -> Message | None:
-        """The next gradient, or None for a goodbye."""
+        """The next gradient, or None for what is not one."""
         message = await self.comm.recv(src)
+        if message.tag == LAST:  # from a server that all workers have left already
+            self.stripes[message.src] = message.data
+            return None
         if message.tag == GOODBYE:
             self.present.remove(message.src)
             return None
