@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 race: $(INSTALLED) ## race the strategies on two workers and name the winner (about 2 minutes)
-	@echo "regatta: racing five strategies on two real workers (about 2 minutes) ..."
+	@echo "regatta: racing eight strategies on two real workers (about 2 minutes) ..."
 	@$(BIN)/regatta race teacher
 
 test: $(INSTALLED) ## lint, types and tests (about 12 minutes)
