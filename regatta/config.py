@@ -271,8 +271,10 @@ def load_cluster(name: str) -> Cluster:
         raise ValueError(f"cluster file {path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
+    hints = get_type_hints(Cluster)
     for field_name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"cluster file {path}: {field_name} must be a number, not {value!r}")
+        wanted, what = (str, "text") if hints.get(field_name) is str else (int | float, "a number")
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
     cluster: Cluster = _from_plain(Cluster, values)
     return cluster

@@ -204,6 +204,20 @@ def test_a_simulation_repeats_itself(name, workers):
     check_repeatable(built(name), workers)
 
 
+def check_timing_only(strategy: Strategy, workers: int) -> None:
+    run = small_run(strategy, workers, cluster=JITTERY, stop=Stop(epochs=1))
+    played = [play(run, timing_only=timing_only).ranks for timing_only in (False, True)]
+    computed, timed = ([(r.messages, r.bytes, r.turns) for r in ranks] for ranks in played)
+    assert timed == computed
+    ends = [[r.time for r in ranks] for ranks in played]
+    assert ends[1] == pytest.approx(ends[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "workers"), strategies_for(3))
+def test_timing_only_takes_the_same_time_messages_and_bytes(name, workers):
+    check_timing_only(built(name), workers)
+
+
 # -- statistics -----------------------------------------------------------------------------
 
 

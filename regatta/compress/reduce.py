@@ -95,10 +95,7 @@ class PowerReducer:
     async def __call__(self, data: Vector, into: Vector | None = None) -> Vector:
         comm, layout = self._comm, self._layout
         if isinstance(data, Phantom):
-            sizes = power_bytes(self._code, layout)
-            total = await comm.all_reduce(Phantom(sizes[0], data.count), self._group)
-            await comm.all_reduce(Phantom(sizes[1], 0), self._group)
-            return Phantom(layout.nbytes, total.count)
+            return await self._in_time_only(data)
         values, owing = data[: layout.num_parameters], self._residual is not None and data[-1] != 0
         if owing:
             values = values + self._residual[: layout.num_parameters]  # type: ignore[index]
@@ -109,6 +106,13 @@ class PowerReducer:
         )
         totals = await comm.all_reduce(rights, self._group)
         return self._rebuilt(values if owing else None, sums, bases, totals)
+
+    async def _in_time_only(self, data: Phantom) -> Phantom:
+        counts = 0.0
+        for nbytes in power_bytes(self._code, self._layout):
+            await self._comm.compute(lambda: None, Load(nbytes=data.nbytes))
+            counts = (await self._comm.all_reduce(Phantom(nbytes, data.count), self._group)).count
+        return Phantom(self._layout.nbytes, counts)
 
     def _lefts(self, values: Tensor, data: Tensor) -> Tensor:
         """M Q of every matrix that shrinks, the others whole, and the tail."""

@@ -247,7 +247,10 @@ class _Desk:
         self.part.step(total, born, of=int(total[-1]), rate=rate)
 
     async def reply(self, workers: list[int]) -> None:
-        weights = self.part.weights if self._out is None else self._out.encode(self.part.weights)
+        weights = self.part.weights
+        if self._out is not None:
+            encode = partial(self._out.encode, weights)
+            weights = await self.comm.compute(encode, self.part.merging)
         for worker in self.rotated(workers):
             self.born[worker] = self.part.version
             await self.comm.send(worker, weights, version=self.part.version)
