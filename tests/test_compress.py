@@ -122,6 +122,16 @@ def test_power_sgd_finds_a_matrix_of_its_rank():
     torch.testing.assert_close(decoded, matrix, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("spec", ["fp16", "int8", "one-bit", "power-sgd/2"])
+def test_a_poisoned_gradient_is_not_hidden(spec):
+    """A code that turned it into numbers would let a lost run look healthy."""
+    replica = a_replica()
+    vector = noise(replica, 0)
+    vector[3] = torch.nan
+    channel = a_channel(spec, replica, feedback=False)
+    assert channel.decode(channel.encode(vector)).isnan().any()
+
+
 def test_fp16_cuts_off_what_is_too_large_for_it():
     coded, rows = code("fp16"), Rows([(1, 2)])
     decoded = coded.decode(coded.encode(torch.tensor([1e6, -1e9]), rows, None), rows)
@@ -230,7 +240,7 @@ def test_both_sides_of_one_bit_have_residuals():
 
 def test_bytes_on_the_wire_shrink_as_the_code_says():
     def nbytes(strategy):
-        return sum(rank.bytes for rank in play(small_run(strategy, 4, task=WIDE)).ranks)
+        return sum(rank.bytes for rank in play(small_run(strategy, 4, task=WIDE, **CALM)).ranks)
 
     plain = nbytes(ParameterServer())
     pushed = nbytes(ParameterServer(compress="one-bit"))
@@ -248,13 +258,14 @@ class Wide(Normalised):
 
 
 WIDE = Wide()
+CALM = {"optimiser": Sgd(lr=0.001)}
 
 
 def test_the_virtual_clock_charges_the_bytes_on_the_wire():
     slow = Cluster(bandwidth=1e6, merge_bandwidth=1e12)
 
     def seconds(strategy):
-        run = small_run(strategy, 4, task=WIDE, cluster=slow)
+        run = small_run(strategy, 4, task=WIDE, cluster=slow, **CALM)
         return max(rank.time for rank in play(run).ranks)
 
     assert seconds(AllReduce(compress="int8")) < 0.5 * seconds(AllReduce())

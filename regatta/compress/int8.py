@@ -11,6 +11,7 @@ from torch import Tensor
 from regatta.compress.rows import Rows, as_bytes
 
 _STEPS = np.float32(127)
+_TINY = np.finfo(np.float32).tiny
 
 
 class Int8:
@@ -23,8 +24,10 @@ class Int8:
     def encode(self, values: Tensor, rows: Rows, memory: Tensor | None) -> Tensor:
         numbers = values.cpu().numpy()
         scales = rows.largest(np.abs(numbers)) / _STEPS
-        steps = numbers / np.maximum(rows.spread(scales), np.finfo(np.float32).tiny)
-        return as_bytes(scales, np.rint(steps).astype(np.int8)).to(values.device)
+        # A row with a NaN has a NaN for its scale, and comes out as such.
+        with np.errstate(invalid="ignore"):
+            steps = np.rint(numbers / np.maximum(rows.spread(scales), _TINY)).astype(np.int8)
+        return as_bytes(scales, steps).to(values.device)
 
     def decode(self, payload: Tensor, rows: Rows) -> Tensor:
         fields, split = payload.cpu().numpy(), 4 * rows.count
