@@ -222,12 +222,18 @@ def _until(condition, seconds=30):
         time.sleep(0.05)
 
 
+def _hears_interrupts():
+    """What a shell starts in the background ignores them, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_saves_and_ends_in_good_order(tmp_path):
     words = ["train", RECIPE, "-s", "parameter-server", "-n", "2", "-o", str(tmp_path / "run"),
              "--set", "stop.epochs=100000"]  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", "from regatta.cli import main; main()", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=_hears_interrupts,
     )  # fmt: skip
     events = tmp_path / "run" / "events.jsonl"
     _until(lambda: events.exists() and '"progress"' in events.read_text())
