@@ -22,8 +22,8 @@ race: $(INSTALLED) ## race the strategies on two workers and name the winner (ab
 	@echo "regatta: racing eight strategies on two real workers (about 2 minutes) ..."
 	@$(BIN)/regatta race teacher
 
-test: $(INSTALLED) ## lint, types and tests (about 12 minutes)
-	@echo "regatta: lint, types and tests (about 12 minutes) ..."
+test: $(INSTALLED) ## lint, types and tests (about 16 minutes)
+	@echo "regatta: lint, types and tests (about 16 minutes) ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -m "not real" -n 2

@@ -35,6 +35,7 @@ class Servers:
         first = comm.size - count
         order = [(comm.rank + n) % count for n in range(count)]
         self._order = [(number, first + number) for number in order]  # stripe and its server
+        self._names = [f"version of stripe {number}" for number in range(count)]
         stripes = [replica.layout.stripe(number, count) for number in range(count)]
         self._out = [
             None if code is None else Channel(code, replica, stripe, "residual", feedback)
@@ -49,7 +50,8 @@ class Servers:
             if channel is not None:
                 load = Load(nbytes=piece.nbytes)
                 piece = await self._comm.compute(partial(channel.encode, piece), load)
-            await self._comm.send(server, piece, version=self._version(number))
+            version = self._replica.counters.get(self._names[number], 0)
+            await self._comm.send(server, piece, version=version)
 
     async def pull(self, final: bool = False) -> None:
         """What is final comes uncoded: all ranks must end alike."""
@@ -59,7 +61,7 @@ class Servers:
             reply = await self._comm.recv(server)
             channel = None if final else self._back[number]
             pieces[number] = reply.data if channel is None else channel.decode(reply.data)
-            self._replica.counters[f"version of stripe {number}"] = reply.version
+            self._replica.counters[self._names[number]] = reply.version
             versions += reply.version
         whole = self._replica.joined([pieces[number] for number in sorted(pieces)])
         self._replica.load(whole, versions // len(pieces))
@@ -68,6 +70,3 @@ class Servers:
         for _, server in self._order:
             await self._comm.send(server, EMPTY, tag=GOODBYE)
         await self.pull(final=True)
-
-    def _version(self, number: int) -> int:
-        return self._replica.counters.get(f"version of stripe {number}", 0)
