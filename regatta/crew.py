@@ -38,7 +38,7 @@ from regatta.worlds.processes import (
     environment_rank,
     host_numbers,
     run_blocking,
-)  # fmt: skip
+)
 
 
 class _Handover:

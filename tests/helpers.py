@@ -214,6 +214,21 @@ def play(run: Run, timing_only: bool = False) -> Played:
     return Played(*simulate(run, timing_only=timing_only))
 
 
+def timed(
+    strategy: Strategy, workers: int, turns: int, cluster: Cluster, nbytes: int = 400
+) -> list[RankEnded]:
+    """The ranks of a timing-only run with so many minibatches of one sample a worker."""
+    run = small_run(
+        strategy,
+        workers,
+        task=Sized(nbytes, train=workers * max(turns, 1)),
+        minibatch=1,
+        stop=Stop(epochs=1 if turns else 0.1),
+        cluster=cluster,
+    )
+    return play(run, timing_only=True).ranks
+
+
 def play_from(run: Run, chance: Callable[[int], Chance] | None = None, **around: Any) -> Played:
     """As `play`, with the rank's surroundings (resume_from, folder ...) open to the test."""
     log = Writer(None)

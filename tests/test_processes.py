@@ -205,7 +205,7 @@ def test_nobody_is_left_when_the_parent_is_killed(tmp_path):
     _until(lambda: events.exists() and '"progress"' in events.read_text())
     parent.kill()
     parent.wait()
-    _until(lambda: not _session_members(parent.pid))
+    _until(lambda: not _session_members(parent.pid))  # fails if somebody stays
 
 
 def _session_members(session: int) -> list[str]:

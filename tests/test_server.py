@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Crew, Sized, permits, play, small_run
+from helpers import Crew, permits, play, small_run, timed
 
 from regatta.cluster import Cluster
 from regatta.comm import GOODBYE, Load
-from regatta.config import Stop
 from regatta.strategies.parameter_server import ParameterServer
 
 ROUGH = Cluster(sample_seconds=1.0, jitter=0.8, stragglers=2, straggle=6.0)
@@ -19,16 +18,8 @@ ROUGH = Cluster(sample_seconds=1.0, jitter=0.8, stragglers=2, straggle=6.0)
 
 def ages_of(strategy, workers, turns, cluster=ROUGH):
     """Updates by age, over all servers of a timing-only run."""
-    run = small_run(
-        strategy,
-        workers,
-        task=Sized(400, train=workers * turns),
-        minibatch=1,
-        stop=Stop(epochs=1),
-        cluster=cluster,
-    )
     ages = Counter()
-    for rank in play(run, timing_only=True).ranks:
+    for rank in timed(strategy, workers, turns, cluster):
         ages.update(rank.staleness)
     return ages
 
@@ -59,11 +50,7 @@ def test_a_looser_bound_costs_less_time():
     """Waiting for stragglers is the price of freshness."""
 
     def seconds(strategy):
-        run = small_run(
-            strategy, 16, task=Sized(400, train=16 * 100), minibatch=1,
-            stop=Stop(epochs=1, samples=1600), cluster=replace(ROUGH, stragglers=0),
-        )  # fmt: skip
-        return max(rank.time for rank in play(run, timing_only=True).ranks)
+        return max(rank.time for rank in timed(strategy, 16, 100, replace(ROUGH, stragglers=0)))
 
     tight, loose, free = (seconds(ParameterServer(max_staleness=s)) for s in (15, 60, None))
     assert tight > 1.2 * loose
@@ -117,11 +104,7 @@ def test_no_worker_counts_twice_in_a_round(backup):
     Counting.rounds.clear()
     workers, turns = 8, 100
     strategy = Counting(mode="sync", backup=backup)
-    run = small_run(
-        strategy, workers, task=Sized(400, train=workers * turns), minibatch=1,
-        stop=Stop(epochs=1), cluster=ROUGH,
-    )  # fmt: skip
-    server = play(run, timing_only=True).ranks[-1]
+    server = timed(strategy, workers, turns, ROUGH)[-1]
     sizes = [len(came) for _, came in Counting.rounds]
     assert all(len(set(came)) == len(came) for _, came in Counting.rounds)
     assert sum(sizes) + server.dropped == workers * turns
@@ -198,10 +181,7 @@ def test_a_server_that_ends_early_does_not_disturb_the_others(options):
 def test_a_colocated_server_takes_its_workers_time_and_leaves_the_weights():
     even = Cluster(sample_seconds=1.0, merge_bandwidth=400 / 0.5, bandwidth=1e15, latency=0.0)
     results = [
-        play(small_run(
-            ParameterServer(mode="sync", placement=placement), 4, task=Sized(400, train=40),
-            minibatch=1, stop=Stop(epochs=1), cluster=even,
-        ), timing_only=True).ranks
+        timed(ParameterServer(mode="sync", placement=placement), 4, 10, even)
         for placement in ("dedicated", "colocated")
     ]  # fmt: skip
     # Synchronously nobody computes while the server merges: the same time on either place.
@@ -233,11 +213,7 @@ def test_mixed_with_one_team_a_host_moves_fewer_bytes_between_hosts():
     cluster = Cluster(sample_seconds=0.01, per_host=4, bandwidth=1e6, local_bandwidth=1e12)
 
     def seconds(strategy):
-        run = small_run(
-            strategy, 8, task=Sized(40_000, train=80), minibatch=1, stop=Stop(epochs=1),
-            cluster=cluster,
-        )  # fmt: skip
-        return max(rank.time for rank in play(run, timing_only=True).ranks)
+        return max(rank.time for rank in timed(strategy, 8, 10, cluster, 40_000))
 
     assert seconds(ParameterServer(mode="mixed")) < 0.5 * seconds(ParameterServer())
 

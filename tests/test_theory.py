@@ -9,11 +9,10 @@ from __future__ import annotations
 from statistics import NormalDist
 
 import pytest
-from helpers import Sized, play, small_run
+from helpers import timed
 
 from regatta.cluster import Cluster
 from regatta.comm import Phantom
-from regatta.config import Stop
 from regatta.strategies import Strategy
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.parameter_server import ParameterServer
@@ -102,15 +101,7 @@ def test_a_hierarchical_all_reduce_takes_what_its_messages_take(hosts, per_host)
 def seconds_for(
     strategy: Strategy, workers: int, turns: int, cluster: Cluster, nbytes: int
 ) -> float:
-    run = small_run(
-        strategy,
-        workers,
-        task=Sized(nbytes, train=workers * max(turns, 1)),
-        minibatch=1,
-        stop=Stop(epochs=1 if turns else 0.1),
-        cluster=cluster,
-    )
-    return max(rank.time for rank in play(run, timing_only=True).ranks)
+    return max(rank.time for rank in timed(strategy, workers, turns, cluster, nbytes))
 
 
 def a_turn(
@@ -218,19 +209,7 @@ def test_with_backup_workers_a_step_takes_as_long_as_the_last_that_is_needed(wor
 
 def a_round(strategy: ParameterServer, workers: int, cluster: Cluster) -> float:
     """Virtual seconds from one update to the next, in the long run."""
-
-    def server(turns):
-        run = small_run(
-            strategy,
-            workers,
-            task=Sized(400, train=workers * turns),
-            minibatch=1,
-            stop=Stop(epochs=1),
-            cluster=cluster,
-        )
-        return play(run, timing_only=True).ranks[-1]
-
-    short, long = server(20), server(120)
+    short, long = (timed(strategy, workers, turns, cluster)[-1] for turns in (20, 120))
     return (long.time - short.time) / (long.steps - short.steps)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import ROUND, Sized, play, small_run
+from helpers import ROUND, Sized, play, small_run, timed
 from torch import tensor
 
 from regatta.cluster import Cluster
@@ -378,15 +378,7 @@ WIRES = Cluster(
 
 def seconds_of(strategy, workers, turns, cluster):
     """Virtual seconds of a timing-only run of so many turns a worker."""
-    run = small_run(
-        strategy,
-        workers,
-        task=Sized(4000, train=workers * turns),
-        minibatch=1,
-        stop=Stop(epochs=1),
-        cluster=cluster,
-    )
-    return max(rank.time for rank in play(run, timing_only=True).ranks)
+    return max(rank.time for rank in timed(strategy, workers, turns, cluster, 4000))
 
 
 @pytest.mark.parametrize("workers", range(1, 17))
