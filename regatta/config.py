@@ -79,6 +79,7 @@ class Run:
     cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
     threads: int = 1  # a rank
     device: str = "cpu"
+    transport: str = "auto"  # shared memory inside a host; or sockets everywhere
     bucket_bytes: int = 0  # reduced while backward runs; 0: one exchange after it (docs/LOG.md)
 
     def __post_init__(self) -> None:
@@ -89,6 +90,8 @@ class Run:
             raise ValueError("bucket_bytes must be 0 or more")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device}")
+        if self.transport not in ("auto", "sockets"):
+            raise ValueError(f"transport must be auto or sockets, not {self.transport}")
         self.strategy.check(self.workers)
         self.strategy.check_run(self.minibatch, self.bucket_bytes)
 

@@ -13,14 +13,13 @@ alone as one worker.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -32,11 +31,11 @@ from regatta.learn.layout import restore_momentum
 from regatta.learn.part import Part, at_rate
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Strategy
+from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.processes import (
     ProcessComm,
     connect,
     environment_rank,
-    host_numbers,
     run_blocking,
 )
 
@@ -155,7 +154,8 @@ class Crew:
         except ValueError:
             self._leave_world()
             raise
-        self._comm = ProcessComm(strategy.groups(self.workers, host_numbers()[: self.workers]))
+        hosts = host_numbers()
+        self._comm = ProcessComm(strategy.groups(self.workers, hosts[: self.workers]), hosts=hosts)
         self._replica = _JoinedReplica(model, optimizer, self._comm)
         self._replica.load(run_blocking(self._initial_weights()))
         self._replica.settle()
@@ -245,5 +245,4 @@ def _connect() -> None:
     if place is not None:
         connect(*place, "env://")
         return
-    folder = tempfile.mkdtemp(prefix="regatta-")
-    connect(0, 1, f"file://{Path(folder) / 'rendezvous'}")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

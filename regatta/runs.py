@@ -28,11 +28,11 @@ from regatta.learn.layout import Layout
 from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
+from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.processes import (
     ProcessComm,
     connect,
     environment_rank,
-    host_numbers,
     run_blocking,
 )  # fmt: skip
 from regatta.worlds.virtual import VirtualWorld
@@ -127,7 +127,7 @@ def write_plan(
         "run": config.to_json(plan.run),
         "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
         "environment": environment(),
-        "hosts": list(hosts),  # of the workers
+        "hosts": list(hosts),  # of all ranks
     }
     make_folder(plan.folder)
     aside = plan.folder / "run.json.tmp"
@@ -256,12 +256,13 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     if run.device == "cuda":
         torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
     data = _open_data(run)
-    hosts = host_numbers()[: run.workers]
+    hosts = host_numbers()
     if dist.get_rank() == 0 and resume_from is None:
         write_plan(plan, "processes", hosts=hosts)
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
-    comm = ProcessComm(run.strategy.groups(run.workers, hosts), chance, run.device)
+    groups = run.strategy.groups(run.workers, hosts[: run.workers])
+    comm = ProcessComm(groups, chance, run.device, run.transport, hosts)
     log = Writer(plan.events)
     around = Surroundings(
         world="processes",

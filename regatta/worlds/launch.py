@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def launch(
     """Run `body` in `size` processes; their results by rank."""
     context = multiprocessing.get_context("forkserver")
     warm_up()
-    with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
+    with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
         ranks: list[tuple[Any, Connection]] = []
         lifelines: list[Connection] = []

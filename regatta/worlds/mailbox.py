@@ -1,85 +1,83 @@
-"""Point-to-point messages between processes: one thread a peer makes named receives.
+"""What has come for this rank, from neighbours and from afar, until somebody takes it.
 
-Measured on gloo (torch 2.13): an any-source receive does not notice a dead peer, a named one fails
-within 0.02 s of a death; a send waits for its receive. So every peer has a thread here that always
-receives by name, header first, then payload, and `take` picks from what has come. A send therefore
-always finds its receive, and nobody waits for the receiver's attention.
+Tags below zero are for the worlds' own use: they are kept apart, so that a strategy which takes any
+message never takes one of those.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import os
+import select
+from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from regatta.comm import ANY, EMPTY, Message, WorldFailed
+from regatta.worlds.neighbours import Neighbours
+from regatta.worlds.sockets import Sockets
 
+T = TypeVar("T")
 _HALT = -2  # every rank is asked to end its stream
 _CLOSE = -3  # the sender leaves in good order
-_DTYPES = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
-)  # fmt: skip
-_UNDER_WAY = 4  # sends a peer that may be unfinished before the oldest is waited for
+FIRST_OWN_TAG = -4  # and below: values of collective operations
 
 
 class Mailbox:
-    def __init__(self, rank: int, size: int, group: Any, on_halt: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        neighbours: Neighbours | None,
+        group: Any,
+        on_halt: Callable[[], None],
+    ) -> None:
         self._rank = rank
         self._peers = [peer for peer in range(size) if peer != rank]
-        self._group = group
+        self._near = neighbours
         self._on_halt = on_halt
         self._come: deque[Message] = deque()
+        self._own: defaultdict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
+        self._at_the_door: deque[Message | tuple[int, str]] = deque()
         self._lost: dict[int, str] = {}
-        self._news = threading.Condition()
-        self._sends: dict[int, deque[tuple[Any, Tensor]]] = {p: deque() for p in self._peers}
-        self._threads = [
-            threading.Thread(target=self._receive_from, args=(peer,), daemon=True)
-            for peer in self._peers
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._closed: set[int] = set()
+        self._poll = select.poll() if neighbours is None else neighbours.poll
+        self._bell, self._ringer = os.pipe()  # rung by threads when something has come from afar
+        os.set_blocking(self._ringer, False)
+        self._poll.register(self._bell, select.POLLIN)
+        far = [peer for peer in self._peers if neighbours is None or peer not in neighbours]
+        self._far = Sockets(far, group, self._put_from_afar, self._lose_from_afar)
 
     def send(self, dst: int, tag: int, version: int, data: Tensor) -> None:
         """Start a send; the payload is a value, so it needs no copy."""
+        data = data.detach().cpu()
         if dst == self._rank:
             self._put(Message(dst, tag, version, data))
-            return
-        data = data.detach().cpu()
-        header = torch.tensor([tag, version, _DTYPES.index(data.dtype), data.numel()])
-        try:
-            self._start(dst, header)
-            if data.numel():
-                self._start(dst, data)
-        except RuntimeError as error:
-            raise WorldFailed(f"rank {dst} is gone: {_first_line(error)}") from None
-
-    def _start(self, dst: int, tensor: Tensor) -> None:
-        sends = self._sends[dst]
-        sends.append((dist.isend(tensor, dst, group=self._group), tensor))
-        while len(sends) > _UNDER_WAY:
-            work, _ = sends.popleft()
-            work.wait()
+        elif self._near is not None and dst in self._near:
+            self._near.send(dst, tag, version, data, self._pump)
+        else:
+            self._far.send(dst, tag, version, data)
 
     def take(self, src: int, tag: int, wait: bool = True) -> Message | None:
         """The first message that has come and fits."""
-        with self._news:
-            while True:
-                for number, message in enumerate(self._come):
-                    if src in (ANY, message.src) and tag in (ANY, message.tag):
-                        del self._come[number]
-                        return message
-                for peer, why in self._lost.items():
-                    if src in (ANY, peer):
-                        raise WorldFailed(f"rank {peer} is gone: {why}")
-                if not wait:
-                    return None
-                self._news.wait()
+        find = partial(self._find, src, tag)
+        if not wait:
+            self._pump()
+        return self._when_there(find, src, wait)
+
+    def take_own(self, src: int, tag: int) -> Tensor:
+        """The next value of a collective operation from this rank."""
+        values = self._own[src, tag]
+        value = self._when_there(lambda: values.popleft() if values else None, src)
+        assert value is not None
+        return value
+
+    def news(self) -> None:
+        """Take in what has come, without waiting."""
+        self._pump()
 
     def halt_others(self) -> None:
         for peer in self._peers:
@@ -89,37 +87,76 @@ class Mailbox:
         """Leave in good order: say so, and hear every peer say so."""
         for peer in self._peers:
             self.send(peer, _CLOSE, 0, EMPTY)
-        for sends in self._sends.values():
-            for work, _ in sends:
-                work.wait()
-        for thread in self._threads:
-            thread.join()
+        for peer in self._peers:
+            self._when_there(partial(self._has_closed, peer), peer)
+        self._far.close()
 
-    def _receive_from(self, peer: int) -> None:
-        header = torch.empty(4, dtype=torch.int64)
-        try:
-            while True:
-                dist.recv(header, peer, group=self._group)
-                tag, version, dtype, numel = header.tolist()
-                if tag == _CLOSE:
-                    return
-                if tag == _HALT:
-                    self._on_halt()
-                    continue
-                data = torch.empty(numel, dtype=_DTYPES[dtype])
-                if numel:
-                    dist.recv(data, peer, group=self._group)
-                self._put(Message(peer, tag, version, data))
-        except RuntimeError as error:
-            with self._news:
-                self._lost[peer] = _first_line(error)
-                self._news.notify_all()
+    def _has_closed(self, peer: int) -> bool | None:
+        return peer in self._closed or None
+
+    def _find(self, src: int, tag: int) -> Message | None:
+        for number, message in enumerate(self._come):
+            if src in (ANY, message.src) and tag in (ANY, message.tag):
+                del self._come[number]
+                return message
+        return None
+
+    def _when_there(self, find: Callable[[], T | None], src: int, wait: bool = True) -> T | None:
+        while True:
+            found = find()
+            if found is not None:
+                return found
+            for peer, why in self._lost.items():
+                if src in (ANY, peer):
+                    raise WorldFailed(f"rank {peer} is gone: {why}")
+            if not wait:
+                return None
+            self._pump(patience=None)
+
+    def _pump(self, patience: int | None = 0) -> None:
+        """Take in what has come; without patience at once, with None when something has."""
+        for file, _ in self._poll.poll(patience):
+            if file == self._bell:
+                self._open_the_door()
+                continue
+            assert self._near is not None
+            peer, messages = self._near.come(file)
+            if messages is None and peer not in self._closed:
+                self._lost[peer] = "it has closed its pipes"
+            for message in messages or ():
+                self._put(message)
+
+    def _open_the_door(self) -> None:
+        os.read(self._bell, 4096)
+        while self._at_the_door:
+            came = self._at_the_door.popleft()
+            if isinstance(came, Message):
+                self._put(came)
+            else:
+                self._lost[came[0]] = came[1]
 
     def _put(self, message: Message) -> None:
-        with self._news:
+        tag = message.tag
+        if tag == _HALT:
+            self._on_halt()
+        elif tag == _CLOSE:
+            self._closed.add(message.src)
+        elif tag <= FIRST_OWN_TAG:
+            self._own[message.src, tag].append(message.data)
+        else:
             self._come.append(message)
-            self._news.notify_all()
 
+    # -- by the threads of far peers: they only leave it at the door ------------------------
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    def _put_from_afar(self, message: Message) -> bool:
+        self._at_the_door.append(message)
+        self._ring()
+        return message.tag != _CLOSE
+
+    def _lose_from_afar(self, peer: int, why: str) -> None:
+        self._at_the_door.append((peer, why))
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):  # it has been rung often enough
+            os.write(self._ringer, b"!")

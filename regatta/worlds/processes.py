@@ -7,11 +7,8 @@ Every operation blocks inside `__await__`, so a coroutine never suspends. What w
 from __future__ import annotations
 
 import os
-import platform
 import time
-import zlib
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,13 +17,10 @@ from torch import Tensor
 
 from regatta.choices import NOTHING, Chance, Live
 from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
-from regatta.worlds.collectives import Spare, finished, start_sum
-from regatta.worlds.mailbox import Mailbox
-from regatta.worlds.shared_memory import SharedSum
+from regatta.worlds.neighbours import host_numbers
+from regatta.worlds.wires import AUTO, PATIENCE, Wires
 
 T = TypeVar("T")
-# A dead rank is noticed by its closed connection; a slow one is given all the time it needs.
-_PATIENCE = timedelta(days=30)
 
 
 class _Blocking(Generic[T]):
@@ -72,7 +66,12 @@ class ProcessComm:
     reduces_in_place = True
 
     def __init__(
-        self, groups: Mapping[str, Sequence[int]], chance: Chance | None = None, device: str = "cpu"
+        self,
+        groups: Mapping[str, Sequence[int]],
+        chance: Chance | None = None,
+        device: str = "cpu",
+        transport: str = AUTO,
+        hosts: Sequence[int] | None = None,
     ) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
@@ -80,19 +79,11 @@ class ProcessComm:
         self.chance: Chance = chance or Live()
         self._device = device
         self._halted = False
-        self._spare = Spare()
         self.groups = {WORLD: tuple(range(self.size))} | {k: tuple(v) for k, v in groups.items()}
-        self._groups: dict[str, Any] = {WORLD: dist.group.WORLD}
-        for name, ranks in groups.items():
-            self._groups[name] = dist.new_group(list(ranks), timeout=_PATIENCE)
-        # A group's shared memory is opened by its members alone.
-        self._shared = {
-            name: SharedSum(group)
-            for name, group in self._groups.items()
-            if group is not dist.GroupMember.NON_GROUP_MEMBER
-        }
-        messages = dist.new_group(backend="gloo", timeout=_PATIENCE)
-        self._mailbox = Mailbox(self.rank, self.size, messages, self._be_halted)
+        wires = Wires(hosts or host_numbers(), device, transport, self._be_halted)
+        self._arena = wires.arena
+        self._mailbox = wires.mailbox
+        self._collectives = {name: wires.join(ranks) for name, ranks in self.groups.items()}
         self._began = time.perf_counter()
 
     def start_clock(self) -> None:
@@ -120,36 +111,16 @@ class ProcessComm:
         self, data: Vector, group: str = WORLD, into: Vector | None = None
     ) -> Op[Vector]:
         self._count(data)
-        members = self._groups[group]
-        if members.size() == 1:
-            return _Done(data)
-        if data.device.type == "cuda":
-            return self._nccl_sum(data, into, members)
-        shared = self._shared[group]
-        if shared.takes(data):
-            return _Blocking(shared.start(data, into), self.traffic)
-        return _Blocking(start_sum(data, into, members, self._spare), self.traffic)
-
-    def _nccl_sum(self, data: Tensor, into: Tensor | None, group: Any) -> Op[Tensor]:
-        """NCCL's own order of adding: fast, the same on every rank, but not the rank order."""
-        result = data.clone() if into is None else into
-        if into is not None and into is not data:
-            into.copy_(data)
-        work = dist.all_reduce(result, group=group, async_op=True)
-        return self._when_finished(work, result)
-
-    def _when_finished(self, work: Any, result: Tensor) -> Op[Tensor]:
-        def finish() -> Tensor:
-            finished(work)
-            return result
-
-        return _Blocking(finish, self.traffic)
+        return _Blocking(self._collectives[group].sum(data, into), self.traffic)
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
         self._count(data)
-        copy = data.clone()
-        work = dist.broadcast(copy, root, group=self._groups[group], async_op=True)
-        return self._when_finished(work, copy)
+        return _Blocking(self._collectives[group].broadcast(data, root), self.traffic)
+
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if self._arena is None or device.type != "cpu":
+            return torch.empty(numel, dtype=dtype, device=device)
+        return self._arena.empty(numel, dtype)
 
     def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
         began = time.perf_counter()
@@ -165,6 +136,7 @@ class ProcessComm:
             self._mailbox.halt_others()
 
     def halted(self) -> bool:
+        self._mailbox.news()
         return self._halted
 
     def close(self) -> None:
@@ -199,7 +171,7 @@ def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     try:
         dist.init_process_group(
-            backend, init_method=init_method, rank=rank, world_size=size, timeout=_PATIENCE
+            backend, init_method=init_method, rank=rank, world_size=size, timeout=PATIENCE
         )
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
@@ -209,15 +181,6 @@ def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None
                 "(torchrun: --master-port)"
             ) from None
         raise
-
-
-def host_numbers() -> list[int]:
-    """The host of every rank: 0 for that of rank 0 and those beside it, and so on."""
-    here = torch.tensor([zlib.crc32(platform.node().encode())])
-    everybody = [torch.empty_like(here) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, here)
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(int(name), len(numbers)) for name in everybody]
 
 
 def _is_loopback(host: str) -> bool:
