@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from statistics import median
 from typing import Any
 
@@ -107,30 +108,17 @@ def _cores_given_back() -> Iterator[None]:
             os.sched_setaffinity(0, cores)
 
 
-def registry() -> dict[str, Callable[[int], Result]]:
-    from regatta.benchmarks.account import account
-    from regatta.benchmarks.all_reduce import all_reduce
-    from regatta.benchmarks.limit import limit
-    from regatta.benchmarks.memory import memory
-    from regatta.benchmarks.one_worker import one_worker
-    from regatta.benchmarks.pipeline import pipeline
-    from regatta.benchmarks.server import server
-    from regatta.benchmarks.start_up import start_up
-    from regatta.benchmarks.transport import transport
-    from regatta.benchmarks.virtual import virtual
+NAMES = (
+    "all-reduce", "limit", "server", "one-worker", "transport", "memory", "start-up", "account",
+    "virtual", "pipeline",
+)  # fmt: skip
 
-    return {
-        "all-reduce": all_reduce,
-        "limit": limit,
-        "server": server,
-        "one-worker": one_worker,
-        "transport": transport,
-        "memory": memory,
-        "start-up": start_up,
-        "account": account,
-        "virtual": virtual,
-        "pipeline": pipeline,
-    }
+
+def load(name: str) -> Callable[[int], Result]:
+    """A benchmark is a function in a module of its name; others are not imported."""
+    module = name.replace("-", "_")
+    found: Callable[[int], Result] = getattr(import_module(f"regatta.benchmarks.{module}"), module)
+    return found
 
 
 def run(
@@ -140,15 +128,14 @@ def run(
     keep: Callable[[list[Result]], None] = lambda results: None,
 ) -> list[Result]:
     """One benchmark or all; `keep` is given the results so far whenever there is another."""
-    known = registry()
-    if name != "all" and name not in known:
-        raise ValueError(nearest(name, ["all", *known], "benchmark"))
+    if name != "all" and name not in NAMES:
+        raise ValueError(nearest(name, ["all", *NAMES], "benchmark"))
     if pairs < 2:
         raise ValueError("--pairs must be 2 or more")
     results: list[Result] = []
-    for each in known if name == "all" else [name]:
+    for each in NAMES if name == "all" else [name]:
         with _cores_given_back():
-            result = known[each](pairs)
+            result = load(each)(pairs)
         results.append(result)
         keep(results)
         if show is not None:

@@ -25,9 +25,9 @@ from regatta.worlds.launch import launch
 _TRIALS = 15
 
 
-def server(pairs: int) -> Result:
+def server(pairs: int, networks: tuple[Network, ...] = NETWORKS) -> Result:
     cases, details = [], []
-    for network in NETWORKS:
+    for network in networks:
         fought = duel("parameter-server", network, BareLoop, pairs, lead=1)
         cases.append(fought.case(network.name, None))
         details.append(_account(network, fought))
@@ -43,14 +43,14 @@ def _account(network: Network, fought: Duel) -> dict[str, str | float]:
     return {
         "ms a step": network.name,
         "ours": ours,
-        "bare loop": bare,
-        "worker's own CPU": fought.milliseconds("A", lambda lap: lap.own),
-        "its other threads": fought.milliseconds("A", lambda lap: lap.others),
+        "bare": bare,
+        "worker's CPU": fought.milliseconds("A", lambda lap: lap.own),
+        "its threads": fought.milliseconds("A", lambda lap: lap.others),
         "server's CPU": serving,
-        "share of the cores": serving / ours,
-        "a merge": merge,
-        "a step of SGD": step,
-        "arithmetic allows": bare / (bare - step + merge),
+        "of the cores": serving / ours,
+        "merge": merge,
+        "SGD": step,
+        "allowed": bare / (bare - step + merge),
     }
 
 
