@@ -29,7 +29,7 @@ test: $(INSTALLED) ## lint, types and tests (about 16 minutes)
 	@$(BIN)/pytest -m "not real" -n 2
 	@$(BIN)/pytest -m real
 
-bench: $(INSTALLED) ## all benchmarks against their peers (about 10 minutes, on a quiet machine)
+bench: $(INSTALLED) ## all benchmarks against peers and limits (about 25 minutes, on a quiet machine)
 	@$(BIN)/regatta bench all
 
 clean: ## remove what was set up (runs are kept)

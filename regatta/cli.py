@@ -280,14 +280,23 @@ def bench(
     name: Annotated[str, typer.Argument(help="a benchmark, or all")] = "all",
     check: Annotated[bool, typer.Option("--check", help="exit 1 below the bar")] = False,
     pairs: Annotated[int, typer.Option("--pairs", help="interleaved repetitions")] = 15,
+    file: Annotated[
+        Path | None, typer.Option("--out", "-o", help="write the results there as JSON, too")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure Regatta against a peer, both in the same run."""
+    """Measure Regatta against peers and limits, both in the same run."""
     from regatta import benchmarks
 
-    results = benchmarks.run(name, pairs, None if as_json else out.print)
+    def keep(results: list[Any]) -> None:  # of what takes long, nothing is lost at the end
+        if file is not None:
+            file.write_text(json.dumps(benchmarks.tracked(results, pairs), indent=1) + "\n")
+
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"cannot write to {file}: there is no folder {file.parent}")
+    results = benchmarks.run(name, pairs, None if as_json else out.print, keep)
     if as_json:
-        print(json.dumps([asdict(result) for result in results]))
+        print(json.dumps(benchmarks.tracked(results, pairs)))
     if check and not all(result.holds for result in results):
         raise typer.Exit(1)
 

@@ -1,15 +1,18 @@
-"""Regatta measured against a peer, both in the same run.
+"""Regatta measured against a peer or a limit, both in the same run.
 
 A benchmark times blocks of ours (A) and of the peer's (B) in the order ABBA ABBA ..., on pinned
 cores, and reports the median of the pairwise ratios with its 90 % interval. A bar holds when the
-lower end of that interval does.
+near end of that interval does.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module
 from statistics import median
 from typing import Any
 
@@ -21,13 +24,14 @@ from regatta.config import nearest
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: ours in multiples of the peer's."""
+    """One comparison: ours in multiples of the peer's, unless the result names another measure."""
 
     name: str
     ratios: list[float]
-    bar: float
+    bar: float | None  # None: reported, but not judged
     ours: str  # what was measured, in its own unit
     peer: str
+    at_most: bool = False  # less is better: the bar is the most that is allowed
     ratio: float = field(init=False)
     low: float = field(init=False)
     high: float = field(init=False)
@@ -39,7 +43,14 @@ class Case:
 
     @property
     def holds(self) -> bool:
-        return self.low >= self.bar
+        return self.margin >= 1
+
+    @property
+    def margin(self) -> float:
+        """How far the bar is cleared; 1 is just so."""
+        if self.bar is None:
+            return float("inf")
+        return self.bar / self.high if self.at_most else self.low / self.bar
 
 
 @dataclass(frozen=True)
@@ -47,10 +58,12 @@ class Result:
     name: str
     versus: str  # what stands against what
     cases: list[Case]
+    measure: str = "ratio"
+    details: list[dict[str, str | float]] = field(default_factory=list)  # rows of a second table
 
     @property
     def worst(self) -> Case:
-        return min(self.cases, key=lambda case: case.low / case.bar)
+        return min(self.cases, key=lambda case: (case.margin, case.ratio))
 
     @property
     def holds(self) -> bool:
@@ -84,46 +97,110 @@ def pin(core: int) -> None:
         os.sched_setaffinity(0, {cores[core % len(cores)]})
 
 
-def registry() -> dict[str, Callable[[int], Result]]:
-    from regatta.benchmarks.all_reduce import all_reduce
-    from regatta.benchmarks.pipeline import pipeline
-    from regatta.benchmarks.virtual import virtual
+@contextmanager
+def _cores_given_back() -> Iterator[None]:
+    """One benchmark pins this process; the ranks of the next are to have all cores again."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
+    try:
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, cores)
 
-    return {"virtual": virtual, "all-reduce": all_reduce, "pipeline": pipeline}
+
+NAMES = (
+    "all-reduce", "limit", "server", "one-worker", "transport", "memory", "start-up", "account",
+    "virtual", "pipeline",
+)  # fmt: skip
 
 
-def run(name: str, pairs: int, show: Callable[[Any], None] | None) -> list[Result]:
-    known = registry()
-    if name != "all" and name not in known:
-        raise ValueError(nearest(name, ["all", *known], "benchmark"))
+def load(name: str) -> Callable[[int], Result]:
+    """A benchmark is a function in a module of its name; others are not imported."""
+    module = name.replace("-", "_")
+    found: Callable[[int], Result] = getattr(import_module(f"regatta.benchmarks.{module}"), module)
+    return found
+
+
+def run(
+    name: str,
+    pairs: int,
+    show: Callable[[Any], None] | None,
+    keep: Callable[[list[Result]], None] = lambda results: None,
+) -> list[Result]:
+    """One benchmark or all; `keep` is given the results so far whenever there is another."""
+    if name != "all" and name not in NAMES:
+        raise ValueError(nearest(name, ["all", *NAMES], "benchmark"))
     if pairs < 2:
         raise ValueError("--pairs must be 2 or more")
     results: list[Result] = []
-    for each in known if name == "all" else [name]:
-        result = known[each](pairs)
+    for each in NAMES if name == "all" else [name]:
+        with _cores_given_back():
+            result = load(each)(pairs)
         results.append(result)
+        keep(results)
         if show is not None:
-            show(table(result))
-            show(f"{each} ratio={result.worst.ratio:.3f} bar={result.worst.bar:g}")
+            for part in report(result):
+                show(part)
     return results
 
 
+def tracked(results: list[Result], pairs: int) -> dict[str, Any]:
+    """Results for a file: what was measured, with what, on what, when."""
+    from regatta.runs import environment
+
+    return {
+        "regatta_bench": 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(),
+        "pairs": pairs,
+        "results": [asdict(result) | {"holds": result.holds} for result in results],
+    }
+
+
+# -- what is said ----------------------------------------------------------------------------
+
+
+def report(result: Result) -> Iterator[Any]:
+    if result.cases:
+        yield table(result)
+    if result.details:
+        yield detail_table(result)
+    if result.cases:
+        worst = result.worst
+        bar = "none" if worst.bar is None else f"{worst.bar:g}"
+        yield f"{result.name} ratio={worst.ratio:.3f} bar={bar}"
+
+
 def table(result: Result) -> Table:
-    title = f"{result.name}: {result.versus}\nmedian ratio and its 90 % interval"
+    title = f"{result.name}: {result.versus}\nmedian {result.measure} and its 90 % interval"
     rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     rows.add_column("case")
-    for heading in ("ratio", "interval", "bar", ""):
+    for heading in (result.measure, "interval", "bar", ""):
         rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("ours", justify="right")
-    rows.add_column("peer", justify="right")
+    rows.add_column("ours", justify="right", no_wrap=True)
+    rows.add_column("peer", justify="right", no_wrap=True)
     for case in result.cases:
         rows.add_row(
             case.name,
             f"{case.ratio:.3f}",
             f"{case.low:.3f}-{case.high:.3f}",
-            f"{case.bar:g}",
-            "holds" if case.holds else "MISSED",
+            _bar(case),
+            "" if case.bar is None else "holds" if case.holds else "MISSED",
             case.ours,
             case.peer,
         )
+    return rows
+
+
+def _bar(case: Case) -> str:
+    return "" if case.bar is None else ("<= " if case.at_most else "") + f"{case.bar:g}"
+
+
+def detail_table(result: Result) -> Table:
+    title = "" if result.cases else f"{result.name}: {result.versus}"
+    rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading, value in result.details[0].items():
+        rows.add_column(heading, justify="left" if isinstance(value, str) else "right")
+    for row in result.details:
+        rows.add_row(*(v if isinstance(v, str) else f"{v:,.2f}" for v in row.values()))
     return rows

@@ -1,5 +1,6 @@
 """Networks as plain `nn.Module`s."""
 
 from regatta.models.dnn import dnn
+from regatta.models.lstm import ConvLstm
 
-__all__ = ["dnn"]
+__all__ = ["ConvLstm", "dnn"]

@@ -50,7 +50,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def registry() -> dict[str, type[Task]]:
+    from regatta.tasks.sequences import Sequences
     from regatta.tasks.teacher import Teacher
     from regatta.tasks.vectors import Vectors
 
-    return {task.name: task for task in (Teacher, Vectors)}
+    return {task.name: task for task in (Teacher, Vectors, Sequences)}

@@ -13,9 +13,10 @@ from regatta.tasks import Metric, device_of
 
 
 class UnlabelledVectors:
-    def __init__(self, inputs: Tensor) -> None:
+    def __init__(self, inputs: Tensor, dev: int = 256) -> None:
         self.train_samples = len(inputs)
         self._inputs = inputs
+        self._dev = inputs[:dev]
 
     def batch(self, indices: Tensor) -> Tensor:
         return self._inputs[indices]
@@ -25,7 +26,7 @@ class UnlabelledVectors:
         return outputs.square().mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        return {"loss": self.loss(model, self._inputs[:256].to(device_of(model))).item()}
+        return {"loss": self.loss(model, self._dev.to(device_of(model))).item()}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""A strategy against a peer, block by block in the same processes.
+
+The peer's blocks run where our stream is asked for its next batch, so our loop is the strategy's
+own and never restarts. Workers begin a block together; then each times its own steps, and the speed
+of a block is the sum of the workers' speeds. So whoever need not meet is not made to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from regatta.benchmarks import Case, abba
+from regatta.benchmarks.peers import Peer, Place
+from regatta.benchmarks.world import Network, aboard, measured_run, play
+from regatta.config import Run
+from regatta.engine import Rank
+from regatta.worlds.launch import launch
+
+_WARM_UP = 3  # steps
+
+
+class Lap(NamedTuple):
+    """One worker's block: seconds by the clock, and of the processor."""
+
+    wall: float
+    own: float  # by the thread that trains
+    others: float  # by all other threads of the process: transports
+
+
+@dataclass(frozen=True)
+class Duel:
+    """What the workers have seen, and what a server has used."""
+
+    steps: int  # a block
+    minibatch: int
+    workers: list[dict[str, list[Lap]]]  # blocks by side: A ours, B the peer's
+    server: Any = None
+
+    def speeds(self, side: str) -> list[float]:
+        """Samples a second in each block, of all workers together."""
+        samples = self.steps * self.minibatch
+        blocks = zip(*(worker[side] for worker in self.workers), strict=True)
+        return [sum(samples / lap.wall for lap in laps) for laps in blocks]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [a / b for a, b in zip(self.speeds("A"), self.speeds("B"), strict=True)]
+
+    def milliseconds(self, side: str, of: Callable[[Lap], float]) -> float:
+        """A step of one worker, in the median."""
+        laps = [of(lap) for worker in self.workers for lap in worker[side]]
+        return 1000 * median(laps) / self.steps
+
+    def case(self, name: str, bar: float | None) -> Case:
+        ours, peer = (f"{median(self.speeds(side)):,.0f}/s" for side in "AB")
+        return Case(name, self.ratios, bar, ours, peer)
+
+
+def duel(
+    strategy: str,
+    network: Network,
+    peer: type[Peer],
+    pairs: int,
+    lead: int = 0,
+    workers: int = 2,
+) -> Duel:
+    """`lead` steps of every block are not timed: workers that run staggered take up their places.
+
+    Where one waits for what another has to finish first, a common start would be counted against
+    them once a block, though a run has it only once.
+    """
+    run = measured_run(strategy, network, workers)
+    plan = _Plan(network.steps, network.repeats * pairs, lead)
+    told = launch(run.num_ranks, _take_part, (run, peer, plan))
+    server = told[workers] if run.num_ranks > workers else None
+    return Duel(network.steps, network.minibatch, told[:workers], server)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    steps: int
+    pairs: int
+    lead: int
+
+
+def _take_part(
+    rank: int, size: int, init_method: str, run: Run, peer: type[Peer], plan: _Plan
+) -> Any:
+    with aboard(rank, size, init_method, run) as player:
+        # A server knows nothing of blocks: it serves whoever comes.
+        workers = dist.new_group(list(range(run.workers)))
+        if rank >= run.workers:
+            return _serve(player)
+        place = Place(run.task, player.around.data, player.order, rank, player.comm)
+        blocks = Blocks(player, peer(place), plan, workers)
+        player.replica.stream = blocks
+        play(player)
+        return blocks.laps
+
+
+def _serve(player: Rank) -> dict[str, float]:
+    began = time.process_time()
+    play(player)
+    return {"seconds": time.process_time() - began, "gradients": player.replica.version}
+
+
+@dataclass
+class Blocks:
+    """A stream that times blocks of its own turns and runs the peer's between them."""
+
+    player: Rank
+    peer: Peer
+    plan: _Plan
+    workers: Any  # who begin a block together
+    laps: dict[str, list[Lap]] = field(default_factory=lambda: {"A": [], "B": []})
+
+    def __post_init__(self) -> None:
+        self.samples = self.player.run.minibatch
+        self._stream = self.player.stream
+        self._course = self._warm_up_and_measure()
+
+    def next(self, number: int | None = None) -> Any | None:
+        return next(self._course, None)
+
+    def _warm_up_and_measure(self) -> Iterator[Any]:
+        yield from self._ours(_WARM_UP)
+        self.peer.run(_WARM_UP)
+        for side in abba(self.plan.pairs):
+            dist.barrier(self.workers)
+            if side == "A":
+                yield from self._ours(self.plan.lead)
+                began = _clocks()
+                yield from self._ours(self.plan.steps)
+            else:
+                self.peer.run(self.plan.lead)
+                began = _clocks()
+                self.peer.run(self.plan.steps)
+            self.laps[side].append(_since(began))
+
+    def _ours(self, steps: int) -> Iterator[Any]:
+        for _ in range(steps):
+            yield self._stream.next()
+
+
+def _clocks() -> Lap:
+    own = time.thread_time()
+    return Lap(time.perf_counter(), own, time.process_time() - own)
+
+
+def _since(began: Lap) -> Lap:
+    return Lap(*(now - then for now, then in zip(_clocks(), began, strict=True)))

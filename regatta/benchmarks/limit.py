@@ -1,0 +1,39 @@
+"""What meeting and exchanging cost: strategies against processes that exchange nothing.
+
+The limit of a strategy whose workers depend on each other every step is two processes that meet at
+a barrier every step; that of one whose workers train apart is two that never meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from regatta.benchmarks import Case, Result
+from regatta.benchmarks.duel import duel
+from regatta.benchmarks.peers import BareLoop, SynchronousLimit
+from regatta.benchmarks.world import DNN, LARGE, LSTM, Network
+
+_BARS = ((DNN, 0.95), (LARGE, 0.96), (LSTM, 0.95))
+_AVERAGING_BAR = 0.97
+_PERIOD = 16
+
+
+def limit(pairs: int) -> Result:
+    cases = [_in_step("all-reduce", network, bar, pairs) for network, bar in _BARS]
+    # Every node merges after the node before it, so the ring runs staggered.
+    cases += [_in_step("ring", network, bar, pairs, lead=1) for network, bar in _BARS]
+    cases += [_apart(network, pairs) for network in (DNN, LSTM)]
+    return Result("limit", "two real workers / two processes that exchange nothing", cases)
+
+
+def _in_step(strategy: str, network: Network, bar: float, pairs: int, lead: int = 0) -> Case:
+    name = f"{strategy}, {network.name}, limit meets every step"
+    return duel(strategy, network, SynchronousLimit, pairs, lead).case(name, bar)
+
+
+def _apart(network: Network, pairs: int) -> Case:
+    """Blocks of a whole period: each has one meeting."""
+    strategy = f"averaging:period={_PERIOD}"
+    whole = replace(network, steps=_PERIOD, repeats=max(1, network.repeats // 2))
+    name = f"{strategy}, {network.name}, limit never meets"
+    return duel(strategy, whole, BareLoop, pairs).case(name, _AVERAGING_BAR)

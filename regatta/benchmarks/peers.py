@@ -1,0 +1,105 @@
+"""What a strategy is held against, trained in the same processes.
+
+Every peer trains a model of its own on the same batches, as anybody would write it. A peer that
+exchanges nothing is a limit: what is left of its speed is the cost of the exchange.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from regatta.comm import Comm
+from regatta.data.order import Order
+from regatta.tasks import Data, Task
+from regatta.worlds.processes import run_blocking
+
+_TRIALS = 50
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a peer trains, and on what."""
+
+    task: Task
+    data: Data
+    order: Order
+    rank: int
+    comm: Comm | None = None  # none, where a peer is alone in its process
+
+
+class Peer(Protocol):
+    def __init__(self, place: Place) -> None: ...
+    def run(self, steps: int) -> None: ...
+
+
+class BareLoop:
+    """Zero_grad, forward, backward, step; two of them never meet."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._model = self._made(place.task.model())
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
+        self._turn = 0
+
+    def run(self, steps: int) -> None:
+        data = self._place.data
+        for _ in range(steps):
+            batch = data.batch(self._place.order.indices(self._place.rank, self._turn))
+            self._turn += 1
+            self._optimizer.zero_grad()
+            data.loss(self._model, batch).backward()
+            self._optimizer.step()
+            self._meet()
+
+    def _made(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def _meet(self) -> None: ...
+
+
+class Ddp(BareLoop):
+    """DistributedDataParallel as it comes."""
+
+    def _made(self, model: nn.Module) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return DistributedDataParallel(model)
+
+
+class SynchronousLimit(BareLoop):
+    """Independent processes that meet after every step and exchange nothing."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._meet = _fastest([dist.barrier, self._sum_a_number])  # type: ignore[method-assign]
+
+    def _sum_a_number(self) -> None:
+        comm = self._place.comm
+        assert comm is not None
+
+        async def meet() -> None:
+            await comm.all_reduce(torch.zeros(1))
+
+        run_blocking(meet())
+
+
+def _fastest(ways: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """The one that all ranks together are done with first."""
+    seconds = torch.zeros(len(ways))
+    for number, way in enumerate(ways):
+        way()
+        began = time.perf_counter()
+        for _ in range(_TRIALS):
+            way()
+        seconds[number] = time.perf_counter() - began
+    dist.all_reduce(seconds)  # so that all choose alike
+    return ways[int(seconds.argmin())]
