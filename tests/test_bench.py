@@ -17,11 +17,11 @@ from regatta.benchmarks.peers import BareLoop, Ddp, Place, SynchronousLimit
 from regatta.benchmarks.server import server
 from regatta.benchmarks.start_up import first_step
 from regatta.benchmarks.transport import requests, sums
-from regatta.benchmarks.world import Network, measured_run, open_comm, order_of
+from regatta.benchmarks.world import Network, measured_run, order_of
 from regatta.tasks.sequences import Sequences
 from regatta.tasks.vectors import Vectors
 from regatta.worlds.launch import launch
-from regatta.worlds.processes import connect
+from regatta.worlds.processes import ProcessComm, connect
 
 TINY = Network("tiny", Vectors(sizes=(8, 16, 4), train=256), 8, steps=2, repeats=1)
 
@@ -181,7 +181,7 @@ PAUSE, STEPS = 0.05, 10
 
 def _seconds_of(rank, size, init_method, kind):
     connect(rank, size, init_method)
-    comm = open_comm()
+    comm = ProcessComm({})
     task = InTurns(sizes=(4, 4), train=64)
     data = task.open()
     network = Network("", task, 4, 1, 1)

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regatta.benchmarks import Case, Result, abba
-from regatta.benchmarks.world import open_comm, prepare_rank
+from regatta.benchmarks.world import prepare_rank
 from regatta.comm import Comm
 from regatta.worlds.launch import launch
-from regatta.worlds.processes import connect, run_blocking
+from regatta.worlds.processes import ProcessComm, connect, run_blocking
 
 _SUM_BYTES = 178_000_000
 _SUM_BAR = 4.0
@@ -28,20 +28,25 @@ _WARM_UP = 2  # blocks
 
 
 def transport(pairs: int) -> Result:
-    cases = [sums(pairs), requests(pairs)]
+    cases = [sums(pairs), requests(pairs), requests(pairs, copied=True)]
     return Result("transport", "two ranks / the same through gloo", cases)
 
 
 def sums(pairs: int, nbytes: int = _SUM_BYTES) -> Case:
-    """In place, as all-reduce trains."""
+    """Of vectors that lie where training has them: ours in the arena, the peer's anywhere."""
     name = f"sum of {nbytes / 1e6:.0f} MB / dist.all_reduce"
     return _case(name, _SUM_BAR, launch(2, _sums, (nbytes, 2 * pairs)), _SUMS)
 
 
-def requests(pairs: int, nbytes: int = _REQUEST_BYTES) -> Case:
-    """A worker sends so much and waits; a server looks at it and replies as much."""
-    name = f"requests of {nbytes / 1e6:.0f} MB / transport=sockets"
-    return _case(name, _REQUEST_BAR, launch(2, _requests, (nbytes, 2 * pairs)), _REQUESTS)
+def requests(pairs: int, nbytes: int = _REQUEST_BYTES, copied: bool = False) -> Case:
+    """A worker sends so much and waits; a server looks at it and replies as much.
+
+    Vectors lie in the arena, as gradients and weights do, or are `copied` there every time.
+    """
+    how = ", copied in" if copied else ""
+    name = f"requests of {nbytes / 1e6:.0f} MB{how} / transport=sockets"
+    told = launch(2, _requests, (nbytes, 2 * pairs, copied))
+    return _case(name, _REQUEST_BAR, told, _REQUESTS)
 
 
 def _case(name: str, bar: float, told: list[dict[str, list[float]]], count: int) -> Case:
@@ -60,16 +65,17 @@ def _sums(
 ) -> dict[str, list[float]]:
     prepare_rank(rank, size)
     connect(rank, size, init_method)
-    comm = open_comm()
-    vectors = {side: torch.zeros(nbytes // 4) for side in "AB"}
+    comm = ProcessComm({})
+    ours = comm.empty(nbytes // 4, torch.float32, torch.device("cpu")).zero_()
+    peers = torch.zeros(nbytes // 4)
 
     async def sum_up() -> None:
         for _ in range(_SUMS):
-            await comm.all_reduce(vectors["A"], into=vectors["A"])
+            await comm.all_reduce(ours, into=ours)
 
     def gloo() -> None:
         for _ in range(_SUMS):
-            dist.all_reduce(vectors["B"])
+            dist.all_reduce(peers)
 
     seconds = _timed({"A": lambda: run_blocking(sum_up()), "B": gloo}, pairs)
     comm.close()
@@ -78,18 +84,20 @@ def _sums(
 
 
 def _requests(
-    rank: int, size: int, init_method: str, nbytes: int, pairs: int
+    rank: int, size: int, init_method: str, nbytes: int, pairs: int, copied: bool
 ) -> dict[str, list[float]]:
     prepare_rank(rank, size)
     connect(rank, size, init_method)
-    comms = {"A": open_comm(transport="auto"), "B": open_comm(transport="sockets")}
-    vector = torch.ones(nbytes // 4)
+    comms = {"A": ProcessComm({}), "B": ProcessComm({}, transport="sockets")}
     role = _ask if rank == 0 else _answer
+    elsewhere = torch.ones(nbytes // 4)
+    made = comms["A"].empty(nbytes // 4, torch.float32, torch.device("cpu")).fill_(1.0)
 
-    def block(comm: Comm) -> None:
+    def block(comm: Comm, vector: Tensor) -> None:
         run_blocking(role(comm, vector))
 
-    seconds = _timed({side: partial(block, comm) for side, comm in comms.items()}, pairs)
+    ours = partial(block, comms["A"], elsewhere if copied else made)
+    seconds = _timed({"A": ours, "B": partial(block, comms["B"], elsewhere)}, pairs)
     for comm in comms.values():
         comm.close()
     dist.destroy_process_group()

@@ -6,11 +6,9 @@ nothing, and somebody else hands it its batches.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -84,7 +82,7 @@ def aboard(
     """This process as a rank of a run, ready to play its role."""
     prepare_rank(rank, run.workers)
     connect(rank, size, init_method)
-    comm = open_comm(run.strategy.groups(run.workers, [0] * run.workers), kind=kind)
+    comm = kind(run.strategy.groups(run.workers, [0] * run.workers))
     around = Surroundings("processes", run.task.open(), log=lambda event: None)
     player = Rank(run, comm, comm.chance, around)
     player.stream.limit = 1 << 60
@@ -97,13 +95,3 @@ def play(player: Rank) -> None:
     """Play the rank's role until its stream is dry."""
     role = player.run.strategy.role(player.comm.rank, player.run.workers)
     run_blocking(role(player.comm, player.replica))
-
-
-def open_comm(
-    groups: Mapping[str, Sequence[int]] | None = None,
-    transport: str = "auto",
-    kind: type[ProcessComm] = ProcessComm,
-) -> ProcessComm:
-    knows = "transport" in inspect.signature(ProcessComm.__init__).parameters
-    options: dict[str, Any] = {"transport": transport} if knows else {}
-    return kind(groups or {}, **options)
