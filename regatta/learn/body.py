@@ -26,7 +26,6 @@ class Body:
         self.backward: Backward | None = None  # made by the first reduction in buckets
         self._initial = self.layout.initial() if shared else None
         self._points_to: Tensor | None = None
-        self._mean: tuple[Tensor, int, Tensor] | None = None  # the last sum, its count and mean
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
 
@@ -41,12 +40,6 @@ class Body:
         if self._points_to is not weights:
             self.layout.point(weights)
             self._points_to = weights
-
-    def mean(self, total: Tensor, of: int) -> Tensor:
-        """A sum over its count; replicas that share a body often share the sum too."""
-        if self._mean is None or self._mean[0] is not total or self._mean[1] != of:
-            self._mean = (total, of, total / of)
-        return self._mean[2]
 
     def local(self) -> dict[str, Tensor]:
         """Counters and frozen parameters, as the present tenant has them."""

@@ -94,7 +94,7 @@ class Reduced:
         """Memory for this turn: what was lent before, unless others still look at it."""
         replica = self._replica
         if replica.lent is None or not replica.comm.reduces_in_place:
-            replica.lent = replica.layout.empty()
+            replica.lent = replica._empty()
         return replica.lent
 
     def _start(self, piece: Tensor) -> Op[Vector]:

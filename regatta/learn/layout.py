@@ -62,12 +62,17 @@ class Span:
     def zeros(self) -> Tensor:
         return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
 
-    def fold(self, weights: Tensor, gradient: Tensor, share: float) -> None:
-        """Fold a gradient's observations into the weights' statistics.
+    def fold(self, old: Tensor, new: Tensor, total: Tensor, of: int, share: float) -> None:
+        """Fold the observations in a sum of `of` gradients into the weights' statistics.
 
         `share` is their part in all observations so far, for layers that average all alike.
         """
-        pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
+        if new is not old:
+            new[self.num_parameters :] = old[self.num_parameters :]
+        if not self.buffers:
+            return
+        mean = total[self.num_parameters : -1] / of
+        pairs = zip(self._tail_pieces(new), mean.split(self._buffer_sizes), strict=True)
         for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
             momentum = share if buffer.momentum is None else buffer.momentum
             kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
@@ -94,9 +99,9 @@ class Stretch(Span):
         self._places = (slice(start, stop), slice(tail, tail + sum(self._buffer_sizes)))
         self.matrices = whole.matrices_between(start, stop)
 
-    def cut(self, vector: Tensor) -> Tensor:
+    def cut(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """This stretch of a vector, with the vector's count."""
-        return torch.cat([*(vector[place] for place in self._places), vector[-1:]])
+        return torch.cat([*(vector[place] for place in self._places), vector[-1:]], out=out)
 
     def paste(self, piece: Tensor, vector: Tensor) -> None:
         """Write a stretch to its place, without its count."""

@@ -66,14 +66,13 @@ class Replica(Part):
         changed: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
     ) -> None:
-        super().__init__(body.layout, body.initial(), optimiser, comm.traffic)
+        super().__init__(body.layout, body.initial(), optimiser, comm)
         self.body = body
         self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
         self.last_loss: Tensor | None = None
         self.load_of_a_turn = Load(samples=stream.samples)
         self.stream = stream
-        self.comm = comm
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
         self.counters: dict[str, int] = {}  # numbers of a strategy that outlive a turn
@@ -136,13 +135,13 @@ class Replica(Part):
 
     def cut(self, vector: Vector, pieces: int) -> list[Vector]:
         """A vector in stripes; each carries the vector's count."""
-        return [vector] if pieces == 1 else [s.cut(vector) for s in self._stripes(pieces)]
+        return [vector] if pieces == 1 else [self._cut(s, vector) for s in self._stripes(pieces)]
 
     def joined(self, pieces: Sequence[Vector]) -> Vector:
         """The vector of which these are the stripes."""
         if len(pieces) == 1:
             return pieces[0]
-        vector = self.layout.empty()
+        vector = self._empty()
         for stripe, piece in zip(self._stripes(len(pieces)), pieces, strict=True):
             stripe.paste(piece, vector)
         vector[-1] = pieces[-1][-1]
@@ -150,8 +149,9 @@ class Replica(Part):
 
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         """The parameters of one vector with the statistics and count of another."""
-        vector = parameters.clone()
-        vector[self.layout.num_parameters :] = rest[self.layout.num_parameters :]
+        vector, length = self._empty(), self.layout.num_parameters
+        vector[:length] = parameters[:length]
+        vector[length:] = rest[length:]
         return vector
 
     def score(self, losses: Sequence[Tensor]) -> float:
@@ -194,7 +194,7 @@ class Replica(Part):
     def _gradient(self, batch: Any, out: Tensor | None = None) -> Tensor:
         loss = self.forward(batch)
         gradients = torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
-        return self.layout.gradient(list(gradients), out)
+        return self.layout.gradient(list(gradients), self._empty() if out is None else out)
 
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
@@ -206,10 +206,8 @@ class Replica(Part):
 
     # -- how it comes about -----------------------------------------------------------------
 
-    def _mean(self, total: Tensor, of: int) -> Tensor:
-        # The sum may lie in the memory that this replica lent for it: then nobody else has it.
-        in_place = self.lent is not None and total is self.lent
-        return total.div_(of) if in_place else self.body.mean(total, of)
+    def _cut(self, stretch: Stretch, vector: Tensor) -> Tensor:
+        return stretch.cut(vector, self.comm.empty(stretch.numel, stretch.dtype, stretch.device))
 
     def _stripes(self, of: int) -> list[Stretch]:
         return [self.layout.stripe(number, of) for number in range(of)]
@@ -217,8 +215,8 @@ class Replica(Part):
     def _part(self, name: str) -> Part:
         if name not in self._parts:
             stretch = self._stretch(name)
-            weights = stretch.cut(self._vector)
-            self._parts[name] = Part(stretch, weights, self._optimiser, self.comm.traffic)
+            weights = self._cut(stretch, self._vector)
+            self._parts[name] = Part(stretch, weights, self._optimiser, self.comm)
         return self._parts[name]
 
     def _stretch(self, name: str) -> Stretch:

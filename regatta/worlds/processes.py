@@ -103,6 +103,9 @@ class ProcessComm:
     def now(self) -> Seconds:
         return time.perf_counter() - self._began
 
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(numel, dtype=dtype, device=device)
+
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
         self._count(data)
         self._mailbox.send(dst, tag, version, data)

@@ -13,6 +13,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
+import torch
+
 from regatta.choices import NOTHING, Chance, Live
 from regatta.cluster import Cluster
 from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
@@ -169,6 +171,9 @@ class VirtualComm:
 
     def now(self) -> Seconds:
         return self._world.now
+
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(numel, dtype=dtype, device=device)
 
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
         nbytes = data.nbytes
