@@ -9,10 +9,12 @@ plain Python attributes) is no replica's state: it is neither put aside nor save
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from regatta.learn.direct import Direct
 from regatta.learn.layout import Layout
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ class Body:
         self._points_to: Tensor | None = None
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
+
+    @cached_property
+    def direct(self) -> Direct:
+        """Made by the first gradient: a model that others differentiate is left alone."""
+        return Direct(self.model, self.layout)
 
     def initial(self) -> Tensor:
         """The weights that the model came with."""

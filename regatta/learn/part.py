@@ -129,14 +129,10 @@ class Part:
         if not names:
             return NO_MEMORY
         if not vectors:
-            vectors = [self._zeros_to_remember() for _ in names]
+            vectors = [self.span.zeros_of(self.span.num_parameters) for _ in names]
         elif self._memory_handed_out:
             vectors = [torch.empty_like(vector) for vector in vectors]
         return Memory(vectors, self._memory.steps + self._optimiser.counts_steps)
-
-    def _zeros_to_remember(self) -> Tensor:
-        span = self.span
-        return torch.zeros(span.num_parameters, dtype=span.dtype, device=span.device)
 
     # -- the optimiser's own memory ---------------------------------------------------------
 

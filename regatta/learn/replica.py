@@ -192,9 +192,9 @@ class Replica(Part):
         return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
     def _gradient(self, batch: Any, out: Tensor | None = None) -> Tensor:
-        loss = self.forward(batch)
-        gradients = torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
-        return self.layout.gradient(list(gradients), self._empty() if out is None else out)
+        with self.body.direct as direct:
+            loss = self.forward(batch)
+            return direct.gradient(loss, self._empty() if out is None else out)
 
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
