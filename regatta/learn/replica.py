@@ -10,13 +10,14 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from regatta.comm import Comm, Load, Op, Vector
 from regatta.data.order import mixed_seed
-from regatta.learn.body import Body
+from regatta.learn.body import Body, Step
 from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
 from regatta.learn.optimisers import Optimiser
@@ -205,6 +206,29 @@ class Replica(Part):
         return loss
 
     # -- how it comes about -----------------------------------------------------------------
+
+    def _advance(self, total: Tensor, of: int, rate: float) -> None:
+        """As a part does; but ranks in lockstep take the step that the first of them has made."""
+        body = self.body
+        if not body.is_shared:
+            super()._advance(total, of, rate)
+            return
+        start, how = (self._vector, self._memory, total), (of, rate, self.version)
+        last, into_new_memory = body.last_step, self._handed_out
+        if last is not None and last.is_from(start, how) and last.is_held_by_its_maker():
+            self._share_with(last.maker)
+            return
+        super()._advance(total, of, rate)
+        body.last_step = None  # what is written to in place is nobody else's
+        if into_new_memory:
+            end = ref(self._vector), ref(self._memory)
+            weights, memory, _ = start
+            body.last_step = Step(self, how, (ref(weights), ref(memory), ref(total)), end)
+
+    def _share_with(self, other: Replica) -> None:
+        self._vector, self._memory = other._vector, other._memory
+        for each in (self, other):
+            each._handed_out = each._memory_handed_out = True
 
     def _cut(self, stretch: Stretch, vector: Tensor) -> Tensor:
         return stretch.cut(vector, self.comm.empty(stretch.numel, stretch.dtype, stretch.device))
