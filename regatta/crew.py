@@ -13,14 +13,14 @@ alone as one worker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ClassVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
-from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from regatta import config
@@ -28,7 +28,7 @@ from regatta.comm import Comm, Op, Traffic, Vector
 from regatta.learn.body import Body
 from regatta.learn.buckets import reduced_whole
 from regatta.learn.layout import restore_momentum
-from regatta.learn.part import Part, at_rate
+from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Strategy
 from regatta.worlds.neighbours import host_numbers
@@ -51,6 +51,7 @@ class _Given:
     """The person's own optimiser in the place of a configured one."""
 
     name: ClassVar[str] = "given"
+    counts_steps: ClassVar[bool] = False
     is_plain = False
     memory = ()
 
@@ -61,8 +62,22 @@ class _Given:
     def lr(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def build(self, vector: Parameter) -> Optimizer:
-        return self._optimizer
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        raise NotImplementedError("a given optimiser steps parameters, not vectors")
+
+
+@contextmanager
+def _at_rate(optimizer: Optimizer, rate: float) -> Iterator[None]:
+    """Multiply the learning rate for a while."""
+    usual = [group["lr"] for group in optimizer.param_groups]
+    if rate != 1.0:
+        for group in optimizer.param_groups:
+            group["lr"] *= rate
+    yield
+    for group, lr in zip(optimizer.param_groups, usual, strict=True):
+        group["lr"] = lr
 
 
 class _NoStream:
@@ -85,6 +100,7 @@ class _JoinedReplica(Replica):
     def __init__(self, model: nn.Module, optimizer: Optimizer, comm: Comm) -> None:
         given = _Given(optimizer)
         super().__init__(Body(model), lambda model, batch: batch, _NoStream(), comm, given)
+        self._given = optimizer
         self.over = False
         self.bind()
 
@@ -114,17 +130,20 @@ class _JoinedReplica(Replica):
         raise RuntimeError("a given optimiser keeps its memory: use state=local or state=reset")
 
     def reset_optimiser(self) -> None:
-        self.optimizer.state.clear()
+        self._given.state.clear()
 
-    def _update(self, gradient: Tensor, rate: float) -> None:
+    def _optimise(self, old: Tensor, total: Tensor, of: int, rate: float) -> None:
+        if self._vector is not old:
+            self._vector.copy_(old)
         self.bind()
         parameters = self.layout.parameters
         own = [parameter.grad for parameter in parameters]
-        pieces = gradient[: self.layout.num_parameters].split(self.layout.sizes)
+        mean = total / of if of > 1 else total
+        pieces = mean[: self.layout.num_parameters].split(self.layout.sizes)
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece.view(parameter.shape)
-        with at_rate(self.optimizer, rate):
-            self.optimizer.step()
+        with _at_rate(self._given, rate):
+            self._given.step()
         for parameter, gradient_before in zip(parameters, own, strict=True):
             parameter.grad = gradient_before
 
@@ -134,7 +153,8 @@ class _JoinedReplica(Replica):
                 "a parameter has moved out of the joined vector (by model.to(...), "
                 "flatten_parameters() or an assignment to .data): do that before regatta.join"
             )
-        return self.layout.gradient([parameter.grad for parameter in self.layout.parameters])
+        gradients = [parameter.grad for parameter in self.layout.parameters]
+        return self.layout.gradient(gradients, self._empty())
 
     def settle(self) -> None:
         """Show the person's model the present weights and statistics."""

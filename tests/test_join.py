@@ -96,3 +96,16 @@ def test_a_server_needs_a_process_of_its_own():
     with pytest.raises(ValueError, match="needs 1 process for its server"):
         regatta.join("parameter-server", model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert not torch.distributed.is_initialized()
+
+
+def test_a_joined_model_is_left_and_given_back_as_it_came():
+    joined = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512, momentum=0.3))
+    attributes = [list(vars(layer)) for layer in joined]
+    optimizer, _ = _optimizer(joined)
+    with regatta.join("single", joined, optimizer) as crew:
+        for _ in range(2):
+            joined(torch.randn(4, 256)).sum().backward()
+            crew.step()
+        assert "forward" not in vars(joined[0])  # the loop's own backward writes nothing for us
+    assert [list(vars(layer)) for layer in joined] == attributes
+    assert joined[1].momentum == 0.3

@@ -2,33 +2,63 @@
 
 A rank of its own process has a model of its own. The ranks of a virtual world share one: each lets
 it point at its own weights when its turn comes, so a thousand workers need one model and as many
-vectors as there are different weights. Counters and frozen parameters, which are no part of the
+vectors as there are different weights: ranks that step from the same weights with the same sum
+share what comes of it. Counters and frozen parameters, which are no part of the
 vector, are put aside and brought back when the tenant changes. What a module keeps elsewhere (in
 plain Python attributes) is no replica's state: it is neither put aside nor saved.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
+import torch
 from torch import Tensor, nn
 
+from regatta.learn.direct import Direct
 from regatta.learn.layout import Layout
 
 if TYPE_CHECKING:
     from regatta.learn.buckets import Backward
+    from regatta.learn.part import Memory
+    from regatta.learn.replica import Replica
+
+
+class Step(NamedTuple):
+    """One that a replica has made into new memory; it keeps nothing of it alive."""
+
+    maker: Replica
+    how: tuple[float, ...]
+    start: tuple[ref[Tensor], ref[Memory], ref[Tensor]]  # weights, optimiser's memory, the sum
+    end: tuple[ref[Tensor], ref[Memory]]
+
+    def is_from(self, start: tuple[Tensor, Memory, Tensor], how: tuple[float, ...]) -> bool:
+        return how == self.how and all(map(_is, self.start, start))
+
+    def is_held_by_its_maker(self) -> bool:
+        return all(map(_is, self.end, (self.maker._vector, self.maker._memory)))
 
 
 class Body:
     def __init__(self, model: nn.Module, shared: bool = False) -> None:
+        self.is_shared = shared
+        self.last_step: Step | None = None
+        self._last_join: tuple[list[ref[Tensor]], ref[Tensor]] | None = None
         self.model = model.train()
         self.layout = Layout(model)
         self.backward: Backward | None = None  # made by the first reduction in buckets
         self._initial = self.layout.initial() if shared else None
         self._points_to: Tensor | None = None
-        self._mean: tuple[Tensor, int, Tensor] | None = None  # the last sum, its count and mean
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
+
+    @cached_property
+    def direct(self) -> Direct:
+        """Made by the first gradient: a model that others differentiate is left alone."""
+        return Direct(self.model, self.layout)
 
     def initial(self) -> Tensor:
         """The weights that the model came with."""
@@ -42,11 +72,17 @@ class Body:
             self.layout.point(weights)
             self._points_to = weights
 
-    def mean(self, total: Tensor, of: int) -> Tensor:
-        """A sum over its count; replicas that share a body often share the sum too."""
-        if self._mean is None or self._mean[0] is not total or self._mean[1] != of:
-            self._mean = (total, of, total / of)
-        return self._mean[2]
+    def joined(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Pieces in one vector; ranks that share the pieces share the vector."""
+        if self._last_join is not None:
+            known, whole = self._last_join
+            vector, same = whole(), len(known) == len(pieces)
+            if vector is not None and same and all(map(_is, known, pieces)):
+                return vector
+        vector = torch.cat(list(pieces))
+        if self.is_shared:
+            self._last_join = ([ref(piece) for piece in pieces], ref(vector))
+        return vector
 
     def local(self) -> dict[str, Tensor]:
         """Counters and frozen parameters, as the present tenant has them."""
@@ -65,3 +101,7 @@ class Body:
 
     def _copy_of_local(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.local().items()}
+
+
+def _is(known: Any, thing: object) -> bool:
+    return known() is thing

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -78,7 +77,7 @@ class Reduced:
             in_pieces = partial(self._forward_and_backward, batch, vector)
             operations = await replica.comm.compute(in_pieces, replica.load_of_a_turn, overlap=True)
         replica.turns += batch is not None
-        total = _joined(vector, [await operation for operation in operations])
+        total = self._joined(vector, [await operation for operation in operations])
         if total[-1] == 0:
             raise StopAsyncIteration
         return total
@@ -94,8 +93,17 @@ class Reduced:
         """Memory for this turn: what was lent before, unless others still look at it."""
         replica = self._replica
         if replica.lent is None or not replica.comm.reduces_in_place:
-            replica.lent = replica.layout.empty()
+            replica.lent = replica._empty()
         return replica.lent
+
+    def _joined(self, vector: Tensor, pieces: list[Tensor]) -> Tensor:
+        """One vector of the reduced slices (last first); no copy where they lie in `vector`."""
+        if len(pieces) == 1:
+            return pieces[0]
+        start = vector.data_ptr()
+        if all(start <= piece.data_ptr() < start + vector.nbytes for piece in pieces):
+            return vector
+        return self._replica.body.joined(pieces[::-1])
 
     def _start(self, piece: Tensor) -> Op[Vector]:
         return self._all_reduce(piece, into=piece)
@@ -103,16 +111,6 @@ class Reduced:
     def _forward_and_backward(self, batch: Any, vector: Tensor) -> list[Op[Vector]]:
         loss = self._replica.forward(batch)
         return self._backward.run(loss, vector, self._start, self._replica.comm.progress)
-
-
-def _joined(vector: Tensor, pieces: list[Tensor]) -> Tensor:
-    """One vector of the reduced slices (last first), without a copy where they lie in `vector`."""
-    if len(pieces) == 1:
-        return pieces[0]
-    start = vector.data_ptr()
-    if all(start <= piece.data_ptr() < start + vector.nbytes for piece in pieces):
-        return vector
-    return torch.cat(pieces[::-1])
 
 
 class Backward:

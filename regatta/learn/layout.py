@@ -11,7 +11,7 @@ to add to counts 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -60,14 +60,19 @@ class Span:
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def zeros(self) -> Tensor:
-        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+        return self.zeros_of(self.numel)
 
-    def fold(self, weights: Tensor, gradient: Tensor, share: float) -> None:
-        """Fold a gradient's observations into the weights' statistics.
+    def fold(self, old: Tensor, new: Tensor, total: Tensor, of: int, share: float) -> None:
+        """Fold the observations in a sum of `of` gradients into the weights' statistics.
 
         `share` is their part in all observations so far, for layers that average all alike.
         """
-        pairs = zip(self._tail_pieces(weights), self._tail_pieces(gradient), strict=True)
+        if new is not old:
+            new[self.num_parameters :] = old[self.num_parameters :]
+        if not self.buffers:
+            return
+        mean = total[self.num_parameters : -1] / of
+        pairs = zip(self._tail_pieces(new), mean.split(self._buffer_sizes), strict=True)
         for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
             momentum = share if buffer.momentum is None else buffer.momentum
             kept.lerp_(seen, momentum) if momentum != 1.0 else kept.copy_(seen)
@@ -76,6 +81,9 @@ class Span:
         """The buffers in a vector, as views of their own shapes."""
         pieces = zip(self.buffers, self._tail_pieces(vector), strict=True)
         return [piece.view(buffer.tensor.shape) for buffer, piece in pieces]
+
+    def zeros_of(self, numel: int) -> Tensor:
+        return torch.zeros(numel, dtype=self.dtype, device=self.device)
 
     def _tail_pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
         if not self.buffers:
@@ -94,9 +102,9 @@ class Stretch(Span):
         self._places = (slice(start, stop), slice(tail, tail + sum(self._buffer_sizes)))
         self.matrices = whole.matrices_between(start, stop)
 
-    def cut(self, vector: Tensor) -> Tensor:
+    def cut(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """This stretch of a vector, with the vector's count."""
-        return torch.cat([*(vector[place] for place in self._places), vector[-1:]])
+        return torch.cat([*(vector[place] for place in self._places), vector[-1:]], out=out)
 
     def paste(self, piece: Tensor, vector: Tensor) -> None:
         """Write a stretch to its place, without its count."""
@@ -130,13 +138,26 @@ class Layout(Span):
         pieces = [p.detach().reshape(-1) for p in self.parameters]
         return torch.cat([*pieces, *self._observations(), self._one])
 
-    def gradient(self, gradients: list[Tensor | None], out: Tensor | None = None) -> Tensor:
-        """These gradients and what the batch left in the buffers, as a vector that counts 1."""
-        pieces = [
-            p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1)
-            for gradient, p in zip(gradients, self.parameters, strict=True)
-        ]
-        return torch.cat([*pieces, *self._observations(), self._one], out=out)
+    def gradient(
+        self, gradients: Sequence[Tensor | None], out: Tensor, written: Collection[int] = ()
+    ) -> Tensor:
+        """These gradients and what the batch left in the buffers, as a vector that counts 1.
+
+        `written` has the numbers of parameters whose places in `out` hold gradients already.
+        """
+        pieces: list[Tensor] = []  # for the place from `start` to `stop`
+        start = stop = 0
+        for number, (gradient, size) in enumerate(zip(gradients, self.sizes, strict=True)):
+            if number not in written:
+                pieces.append(self.zeros_of(size) if gradient is None else gradient.reshape(-1))
+                stop += size
+                continue
+            if pieces:
+                torch.cat(pieces, out=out[start:stop])
+                pieces = []
+            start = stop = stop + size
+        torch.cat([*pieces, *self._observations(), self._one], out=out[start:])
+        return out
 
     def tail(self) -> Tensor:
         """The part of a gradient after the parameters."""
@@ -170,6 +191,13 @@ class Layout(Span):
             rows, rest = divmod(last - first - head, columns)
             found += [m for m in ((1, head), (rows, columns), (1, rest)) if m[0] and m[1]]
         return found
+
+    def offset(self, number: int) -> int:
+        return self._places[number][2]
+
+    def view(self, vector: Tensor, number: int) -> Tensor:
+        """A parameter's place in a vector, in the parameter's shape."""
+        return vector.as_strided(*self._places[number])
 
     def point(self, vector: Tensor) -> None:
         """Make the model's parameters views into this vector."""

@@ -1,17 +1,22 @@
-"""Optimisers as small frozen configurations; each steps one flat vector."""
+"""Optimisers as small frozen configurations; each steps any stretch of a flat vector in place.
+
+All arithmetic is element by element and in the order of `torch.optim`, so a vector may be stepped
+whole or in chunks that stay in the processor's cache: the bits are those of torch's own step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch.nn import Parameter
-from torch.optim import Optimizer
+from torch import Tensor
 
 
 class Optimiser(Protocol):
     name: ClassVar[str]
+    counts_steps: ClassVar[bool]  # a step depends on how many there have been
 
     @property
     def lr(self) -> float: ...
@@ -22,10 +27,17 @@ class Optimiser(Protocol):
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """The names of the vectors that it remembers from step to step."""
+        """The names of the vectors that it remembers from step to step; all zeros at first."""
         ...
 
-    def build(self, vector: Parameter) -> Optimizer: ...
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        """Step number `step` (from 1), at `rate` times the learning rate.
+
+        Writes to the weights and to its memory, never to the gradient.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,10 +45,14 @@ class Sgd:
     """Stochastic gradient descent with momentum."""
 
     name: ClassVar[str] = "sgd"
+    counts_steps: ClassVar[bool] = False
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "lr", "momentum", "weight_decay")
 
     @property
     def is_plain(self) -> bool:
@@ -46,14 +62,18 @@ class Sgd:
     def memory(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if self.momentum else ()
 
-    def build(self, vector: Parameter) -> Optimizer:
-        return torch.optim.SGD(
-            [vector],
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-        )
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        if self.nesterov and not self.momentum:  # not before: options are set one by one
+            raise ValueError("sgd: nesterov=true needs a momentum: set momentum, or leave it out")
+        if self.weight_decay:
+            gradient = gradient.add(weights, alpha=self.weight_decay)
+        if self.momentum:
+            (buffer,) = memory
+            buffer.mul_(self.momentum).add_(gradient)
+            gradient = gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+        weights.add_(gradient, alpha=-self.lr * rate)
 
 
 @dataclass(frozen=True)
@@ -61,11 +81,18 @@ class Adam:
     """Adam (Kingma & Ba 2015), weight decay decoupled."""
 
     name: ClassVar[str] = "adam"
+    counts_steps: ClassVar[bool] = True
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "lr", "beta1", "beta2", "eps", "weight_decay")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"adam: {name} must be below 1, not {getattr(self, name)}")
 
     @property
     def is_plain(self) -> bool:
@@ -75,14 +102,26 @@ class Adam:
     def memory(self) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
-    def build(self, vector: Parameter) -> Optimizer:
-        return torch.optim.AdamW(
-            [vector],
-            lr=self.lr,
-            betas=(self.beta1, self.beta2),
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-        )
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        first, second = memory
+        lr = self.lr * rate
+        if self.weight_decay:
+            weights.mul_(1 - lr * self.weight_decay)
+        first.lerp_(gradient, 1 - self.beta1)
+        second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        # Both moments started at zero and are that much too small.
+        first_share, second_share = 1 - self.beta1**step, 1 - self.beta2**step
+        root = torch.sqrt(second).div_(second_share**0.5).add_(self.eps)
+        weights.addcdiv_(first, root, value=-lr / first_share)
+
+
+def _not_negative(optimiser: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(optimiser, name)
+        if not value >= 0:  # nor is it not a number
+            raise ValueError(f"{optimiser.name}: {name} must be 0 or more, not {value}")
 
 
 def registry() -> dict[str, type[Optimiser]]:

@@ -10,13 +10,14 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from regatta.comm import Comm, Load, Op, Vector
 from regatta.data.order import mixed_seed
-from regatta.learn.body import Body
+from regatta.learn.body import Body, Step
 from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
 from regatta.learn.optimisers import Optimiser
@@ -66,14 +67,13 @@ class Replica(Part):
         changed: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
     ) -> None:
-        super().__init__(body.layout, body.initial(), optimiser, comm.traffic)
+        super().__init__(body.layout, body.initial(), optimiser, comm)
         self.body = body
         self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
         self.last_loss: Tensor | None = None
         self.load_of_a_turn = Load(samples=stream.samples)
         self.stream = stream
-        self.comm = comm
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
         self.counters: dict[str, int] = {}  # numbers of a strategy that outlive a turn
@@ -136,13 +136,13 @@ class Replica(Part):
 
     def cut(self, vector: Vector, pieces: int) -> list[Vector]:
         """A vector in stripes; each carries the vector's count."""
-        return [vector] if pieces == 1 else [s.cut(vector) for s in self._stripes(pieces)]
+        return [vector] if pieces == 1 else [self._cut(s, vector) for s in self._stripes(pieces)]
 
     def joined(self, pieces: Sequence[Vector]) -> Vector:
         """The vector of which these are the stripes."""
         if len(pieces) == 1:
             return pieces[0]
-        vector = self.layout.empty()
+        vector = self._empty()
         for stripe, piece in zip(self._stripes(len(pieces)), pieces, strict=True):
             stripe.paste(piece, vector)
         vector[-1] = pieces[-1][-1]
@@ -150,8 +150,9 @@ class Replica(Part):
 
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         """The parameters of one vector with the statistics and count of another."""
-        vector = parameters.clone()
-        vector[self.layout.num_parameters :] = rest[self.layout.num_parameters :]
+        vector, length = self._empty(), self.layout.num_parameters
+        vector[:length] = parameters[:length]
+        vector[length:] = rest[length:]
         return vector
 
     def score(self, losses: Sequence[Tensor]) -> float:
@@ -192,9 +193,9 @@ class Replica(Part):
         return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
     def _gradient(self, batch: Any, out: Tensor | None = None) -> Tensor:
-        loss = self.forward(batch)
-        gradients = torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
-        return self.layout.gradient(list(gradients), out)
+        with self.body.direct as direct:
+            loss = self.forward(batch)
+            return direct.gradient(loss, self._empty() if out is None else out)
 
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
@@ -206,10 +207,31 @@ class Replica(Part):
 
     # -- how it comes about -----------------------------------------------------------------
 
-    def _mean(self, total: Tensor, of: int) -> Tensor:
-        # The sum may lie in the memory that this replica lent for it: then nobody else has it.
-        in_place = self.lent is not None and total is self.lent
-        return total.div_(of) if in_place else self.body.mean(total, of)
+    def _advance(self, total: Tensor, of: int, rate: float) -> None:
+        """As a part does; but ranks in lockstep take the step that the first of them has made."""
+        body = self.body
+        if not body.is_shared:
+            super()._advance(total, of, rate)
+            return
+        start, how = (self._vector, self._memory, total), (of, rate, self.version)
+        last, into_new_memory = body.last_step, self._handed_out
+        if last is not None and last.is_from(start, how) and last.is_held_by_its_maker():
+            self._share_with(last.maker)
+            return
+        super()._advance(total, of, rate)
+        body.last_step = None  # what is written to in place is nobody else's
+        if into_new_memory:
+            end = ref(self._vector), ref(self._memory)
+            weights, memory, _ = start
+            body.last_step = Step(self, how, (ref(weights), ref(memory), ref(total)), end)
+
+    def _share_with(self, other: Replica) -> None:
+        self._vector, self._memory = other._vector, other._memory
+        for each in (self, other):
+            each._handed_out = each._memory_handed_out = True
+
+    def _cut(self, stretch: Stretch, vector: Tensor) -> Tensor:
+        return stretch.cut(vector, self.comm.empty(stretch.numel, stretch.dtype, stretch.device))
 
     def _stripes(self, of: int) -> list[Stretch]:
         return [self.layout.stripe(number, of) for number in range(of)]
@@ -217,8 +239,8 @@ class Replica(Part):
     def _part(self, name: str) -> Part:
         if name not in self._parts:
             stretch = self._stretch(name)
-            weights = stretch.cut(self._vector)
-            self._parts[name] = Part(stretch, weights, self._optimiser, self.comm.traffic)
+            weights = self._cut(stretch, self._vector)
+            self._parts[name] = Part(stretch, weights, self._optimiser, self.comm)
         return self._parts[name]
 
     def _stretch(self, name: str) -> Stretch:

@@ -137,7 +137,7 @@ class Stage(Turns):
 
     def alone(self) -> Vector:
         """The model's vector, with zeros where others have their weights."""
-        vector: Tensor = self._replica.layout.zeros()
+        vector: Tensor = self._replica.nothing
         self._own.stretch.paste(self._part.vector, vector)
         vector[-1] = float(self._is_first)  # all together count one model
         return vector

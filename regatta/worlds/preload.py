@@ -4,13 +4,8 @@ import atexit
 import os
 import shutil
 
-import torch
-
 import regatta.runs  # noqa: F401
 from regatta.worlds import FOLDER_VARIABLE
-
-# The first optimiser made in a process imports torch's compiler, for more than a second.
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 # This process ends when the one that started it and all ranks have ended, however that was. Then
 # nobody needs the folder any more that has its socket and the ranks' meeting place.

@@ -172,7 +172,7 @@ class VirtualComm:
     def now(self) -> Seconds:
         return self._world.now
 
-    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Vector:
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(numel, dtype=dtype, device=device)
 
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
