@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+_PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
 
 Recipe = Annotated[str, typer.Argument(help="a shipped recipe, or FILE.py:FUNCTION")]
 StrategyOption = Annotated[
@@ -286,15 +288,16 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure Regatta against peers and limits, both in the same run."""
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"cannot write to {file}: there is no folder {file.parent}")
     from regatta import benchmarks
 
     def keep(results: list[Any]) -> None:  # of what takes long, nothing is lost at the end
         if file is not None:
             file.write_text(json.dumps(benchmarks.tracked(results, pairs), indent=1) + "\n")
 
-    if file is not None and not file.resolve().parent.is_dir():
-        raise ValueError(f"cannot write to {file}: there is no folder {file.parent}")
-    results = benchmarks.run(name, pairs, None if as_json else out.print, keep)
+    show = out.print if out.is_terminal else partial(out.print, width=_PIPE_WIDTH, crop=False)
+    results = benchmarks.run(name, pairs, None if as_json else show, keep)
     if as_json:
         print(json.dumps(benchmarks.tracked(results, pairs)))
     if check and not all(result.holds for result in results):

@@ -174,8 +174,8 @@ def report(result: Result) -> Iterator[Any]:
 def table(result: Result) -> Table:
     title = f"{result.name}: {result.versus}\nmedian {result.measure} and its 90 % interval"
     rows = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    rows.add_column("case")
-    for heading in (result.measure, "interval", "bar", ""):
+    rows.add_column("case", min_width=18)
+    for heading in (result.measure.split()[0], "interval", "bar", ""):
         rows.add_column(heading, justify="right", no_wrap=True)
     rows.add_column("ours", justify="right", no_wrap=True)
     rows.add_column("peer", justify="right", no_wrap=True)
@@ -202,5 +202,9 @@ def detail_table(result: Result) -> Table:
     for heading, value in result.details[0].items():
         rows.add_column(heading, justify="left" if isinstance(value, str) else "right")
     for row in result.details:
-        rows.add_row(*(v if isinstance(v, str) else f"{v:,.2f}" for v in row.values()))
+        rows.add_row(*map(_number, row.values()))
     return rows
+
+
+def _number(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:,.{1 if abs(value) >= 100 else 2}f}"

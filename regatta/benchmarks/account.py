@@ -25,7 +25,7 @@ _STRATEGIES = ("all-reduce", "ring", "averaging:period=16", "parameter-server")
 _PERIOD = 16  # every number of steps is a multiple: each strategy does all that it ever does
 _WARM_UP = 2
 Seconds: TypeAlias = defaultdict[str, float]  # by what they went to
-_PARTS = ("fetch", "forward+backward", "step/merge", "moving", "waiting")
+_PARTS = ("fetch", "gradient", "step", "moving", "waiting")
 
 
 def account(pairs: int, networks: tuple[Network, ...] = NETWORKS) -> Result:
@@ -41,7 +41,7 @@ def _rows(strategy: str, network: Network, pairs: int) -> list[dict[str, str | f
     told = launch(run.num_ranks, _train, (strategy, network, _PERIOD * blocks))
     workers, servers = told[: run.workers], told[run.workers :]
     rows = [_row(network.name, strategy, workers)]
-    return rows + [_row(network.name, f"{strategy}'s server", [each]) for each in servers]
+    return rows + [_row(network.name, "its server", [each]) for each in servers]
 
 
 def _row(network: str, who: str, ranks: list[Seconds]) -> dict[str, str | float]:
@@ -50,7 +50,7 @@ def _row(network: str, who: str, ranks: list[Seconds]) -> dict[str, str | float]
 
     parts = {part: mean(part) for part in _PARTS}
     head: dict[str, str | float] = {"network": network, "strategy": who, "whole": mean("whole")}
-    rest = {"other": mean("whole") - sum(parts.values()), "other threads": mean("other threads")}
+    rest = {"other": mean("whole") - sum(parts.values()), "threads": mean("threads")}
     return head | parts | rest
 
 
@@ -61,7 +61,7 @@ def _train(
     run = measured_run(strategy, network)
     with aboard(rank, size, init_method, run, Clocked) as player:
         comm: Any = player.comm
-        player.replica.step = _timed(player.replica.step, comm.seconds, "step/merge")
+        player.replica.step = _timed(player.replica.step, comm.seconds, "step")
         if rank < run.workers:
             player.replica.stream = _Counted(player.stream, comm, steps)
         else:
@@ -101,12 +101,12 @@ class Clocked(ProcessComm):
 
     def end(self, steps: int) -> None:
         whole, beside = (now - then for now, then in zip(_clocks(), self._clocks, strict=True))
-        self.seconds |= {"whole": whole, "other threads": beside}
+        self.seconds |= {"whole": whole, "threads": beside}
         self.a_step.update({part: value / steps for part, value in self.seconds.items()})
 
     def compute(self, work: Callable[[], Any], load: Load, overlap: bool = False) -> Op[Any]:
         if load.samples:  # a merge is timed as the step that it is
-            work = _timed(work, self.seconds, "forward+backward")
+            work = _timed(work, self.seconds, "gradient")
         return super().compute(work, load, overlap)
 
     def send(self, *arguments: Any, **options: Any) -> Op[None]:

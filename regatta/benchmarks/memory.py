@@ -39,24 +39,25 @@ _STRATEGIES = ("all-reduce", "ring", "averaging:period=2", "parameter-server")
 _WORKERS = 2
 
 
-def memory(pairs: int, network: Network = LARGE) -> Result:
+def memory(
+    pairs: int, network: Network = LARGE, strategies: tuple[str, ...] = _STRATEGIES
+) -> Result:
     """Memory hardly varies: one world each, and some steps to come to the peak."""
     steps = max(3, min(pairs, 6))
     versus = f"a worker's peak beyond a bare loop's, {network.name}"
     if not _ACCOUNT.exists():
         return Result("memory", f"{versus}: not measured, this system has no {_ACCOUNT}", [])
     vector = num_vector_bytes(network.task.model())
-    bare = {
-        ranks: _peer_peaks(BareLoop, network, steps, ranks) for ranks in (_WORKERS, _WORKERS + 1)
-    }
-    peaks = {strategy: _peaks(strategy, network, steps) for strategy in _STRATEGIES}
+    peaks = {strategy: _peaks(strategy, network, steps) for strategy in strategies}
     peaks["DistributedDataParallel"] = _peer_peaks(Ddp, network, steps, _WORKERS)
+    processes = {len(ranks) for ranks in peaks.values()}
+    bare = {ranks: _peer_peaks(BareLoop, network, steps, ranks) for ranks in processes}
     cases = []
     for name, ours in peaks.items():
         peer = bare[len(ours)]
         beyond = [(a - b) / vector for a, b in zip(ours, peer, strict=True)][:_WORKERS]
         our_most, peer_most = (f"{max(peak[:_WORKERS]) / 1e6:,.0f} MB" for peak in (ours, peer))
-        bar = _BAR if name in _STRATEGIES else None
+        bar = _BAR if name in strategies else None
         cases.append(Case(name, beyond, bar, our_most, peer_most, at_most=True))
     return Result("memory", versus, cases, f"vectors of {vector / 1e6:,.0f} MB")
 

@@ -26,31 +26,32 @@ _TRIALS = 15
 
 
 def server(pairs: int, networks: tuple[Network, ...] = NETWORKS) -> Result:
-    cases, details = [], []
-    for network in networks:
-        fought = duel("parameter-server", network, BareLoop, pairs, lead=1)
-        cases.append(fought.case(network.name, None))
-        details.append(_account(network, fought))
+    duels = [duel("parameter-server", net, BareLoop, pairs, lead=1) for net in networks]
+    cases = [each.case(net.name, None) for net, each in zip(networks, duels, strict=True)]
+    accounts = {net.name: _account(net, each) for net, each in zip(networks, duels, strict=True)}
+    details: list[dict[str, str | float]] = [
+        {"ms a step": quantity} | {name: account[quantity] for name, account in accounts.items()}
+        for quantity in accounts[networks[0].name]
+    ]
     versus = "two real workers and a server on two cores / two processes that never meet"
     return Result("server", versus, cases, details=details)
 
 
-def _account(network: Network, fought: Duel) -> dict[str, str | float]:
+def _account(network: Network, fought: Duel) -> dict[str, float]:
     """Milliseconds a step of one worker, and what the arithmetic alone would allow."""
     step, merge = launch(1, passes, (network.task,))[0]
     ours, bare = (fought.milliseconds(side, lambda lap: lap.wall) for side in "AB")
     serving = 1000 * fought.server["seconds"] / fought.server["gradients"]
     return {
-        "ms a step": network.name,
         "ours": ours,
-        "bare": bare,
-        "worker's CPU": fought.milliseconds("A", lambda lap: lap.own),
-        "its threads": fought.milliseconds("A", lambda lap: lap.others),
-        "server's CPU": serving,
-        "of the cores": serving / ours,
-        "merge": merge,
-        "SGD": step,
-        "allowed": bare / (bare - step + merge),
+        "bare loop": bare,
+        "worker's own CPU": fought.milliseconds("A", lambda lap: lap.own),
+        "CPU of its other threads": fought.milliseconds("A", lambda lap: lap.others),
+        "server's CPU, a gradient": serving,
+        "server's share of the cores": serving / ours,
+        "merge alone": merge,
+        "step of SGD alone": step,
+        "ratio that arithmetic allows": bare / (bare - step + merge),
     }
 
 
