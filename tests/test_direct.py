@@ -21,6 +21,12 @@ from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.single import Single
 
 
+@pytest.fixture(autouse=True)
+def small_layers_too(monkeypatch):
+    monkeypatch.setattr(direct, "SMALLEST", 0)
+    monkeypatch.setattr(direct, "FEWEST", 0)
+
+
 def seeded(make):
     torch.manual_seed(1)
     return make()
@@ -45,10 +51,10 @@ def ordinary_gradient(make, loss, inputs):
 class Seen(Direct):
     """Counts what layers have written themselves."""
 
-    def __init__(self, model, smallest=0):
+    def __init__(self, model):
         self.layout = Layout(model)
         self.writes = 0
-        super().__init__(model, self.layout, smallest)
+        super().__init__(model, self.layout)
 
     def _write(self, *arguments):
         self.writes += 1
@@ -303,13 +309,25 @@ def test_only_plain_layers_that_share_nothing_are_taken(make, writes):
     check(make, mean_square, numbers(8, 16), writes)
 
 
-def test_small_layers_and_those_that_no_cache_line_begins_with_are_left_alone():
-    model = nn.Sequential(nn.Linear(16, 3), nn.Linear(3, 16), nn.Linear(16, 16))
-    Seen(model)  # the second begins after 51 numbers, the third after 115
-    assert ["forward" in vars(layer) for layer in model] == [True, False, False]
-    model = three_layers()
-    Seen(model, smallest=1000)
-    assert ["forward" in vars(model[n]) for n in (0, 2, 4)] == [False, True, False]
+def taken(model):
+    Seen(model)
+    return ["forward" in vars(layer) for layer in model if isinstance(layer, nn.Linear)]
+
+
+def test_layers_whose_place_no_cache_line_begins_with_are_left_alone():
+    # The second begins after 51 numbers, the third after 115, the fourth after 400.
+    layers = nn.Linear(16, 3), nn.Linear(3, 16), nn.Linear(16, 17, False), nn.Linear(17, 16)
+    assert taken(nn.Sequential(*layers)) == [True, False, False, False]
+    assert taken(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))) == [True, True]
+
+
+def test_small_layers_are_left_alone_and_small_models_altogether(monkeypatch):
+    monkeypatch.setattr(direct, "SMALLEST", 512)
+    assert taken(three_layers()) == [True, True, False]
+    monkeypatch.setattr(direct, "FEWEST", 512 + 1536)
+    assert taken(three_layers()) == [True, True, False]
+    monkeypatch.setattr(direct, "FEWEST", 512 + 1536 + 1)
+    assert taken(three_layers()) == [False, False, False]
 
 
 # -- the model itself --------------------------------------------------------------------------
@@ -333,8 +351,7 @@ def test_a_model_can_be_copied_pickled_and_hooked():
     assert came == [(8, 32)]
 
 
-def test_a_crew_in_one_bucket_or_many_has_the_same_bits(monkeypatch):
-    monkeypatch.setattr(direct, "SMALLEST", 0)
+def test_a_crew_in_one_bucket_or_many_has_the_same_bits():
     batches = [[numbers(8, 16) + n for n in range(3)], [numbers(8, 16) - n for n in range(3)]]
 
     def final(strategy, workers, bucket_bytes):

@@ -99,12 +99,12 @@ def test_a_server_needs_a_process_of_its_own():
 
 
 def test_a_joined_model_is_left_and_given_back_as_it_came():
-    joined = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512, momentum=0.3))
+    joined = nn.Sequential(nn.Linear(1024, 512), nn.BatchNorm1d(512, momentum=0.3))
     attributes = [list(vars(layer)) for layer in joined]
     optimizer, _ = _optimizer(joined)
     with regatta.join("single", joined, optimizer) as crew:
         for _ in range(2):
-            joined(torch.randn(4, 256)).sum().backward()
+            joined(torch.randn(4, 1024)).sum().backward()
             crew.step()
         assert "forward" not in vars(joined[0])  # the loop's own backward writes nothing for us
     assert [list(vars(layer)) for layer in joined] == attributes
