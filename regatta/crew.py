@@ -139,9 +139,8 @@ class _JoinedReplica(Replica):
         parameters = self.layout.parameters
         own = [parameter.grad for parameter in parameters]
         mean = total / of if of > 1 else total
-        pieces = mean[: self.layout.num_parameters].split(self.layout.sizes)
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.grad = piece.view(parameter.shape)
+        for number, parameter in enumerate(parameters):
+            parameter.grad = self.layout.view(mean, number)
         with _at_rate(self._given, rate):
             self._given.step()
         for parameter, gradient_before in zip(parameters, own, strict=True):

@@ -14,7 +14,7 @@ from regatta.comm import Load
 from regatta.config import Stop
 from regatta.learn.body import Body
 from regatta.learn.buckets import cut
-from regatta.learn.layout import Layout, num_vector_bytes
+from regatta.learn.layout import LARGE, Layout, num_vector_bytes
 from regatta.learn.optimisers import Adam, Sgd
 from regatta.learn.replica import Replica
 from regatta.strategies.all_reduce import AllReduce
@@ -477,3 +477,40 @@ def test_seeds_shape_a_run():
 
     assert digest(0) == digest(0)
     assert digest(0) != digest(1)
+
+
+def _odd_sized():
+    """Its second weight matrix is large and follows a bias of 12 elements."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 8192), nn.Linear(8192, 3))
+
+
+def test_large_parameters_begin_at_a_cache_line_and_gaps_stay_zero():
+    model = _odd_sized()
+    layout = Layout(model)
+    begins = [layout.offset(number) for number in range(len(layout.parameters))]
+    assert all(
+        begin % 16 == 0
+        for begin, p in zip(begins, layout.parameters, strict=True)
+        if p.numel() >= LARGE
+    )
+    assert layout.num_parameters > sum(p.numel() for p in model.parameters()), "there is a gap"
+    assert layout.nbytes == num_vector_bytes(model)
+    initial = layout.initial()
+    assert torch.equal(initial[begins[1] : begins[1] + 12], model[0].bias)
+    gap = slice(begins[1] + 12, begins[2])
+    assert torch.count_nonzero(initial[gap]) == 0
+    gradients = [torch.ones_like(p) for p in layout.parameters]
+    vector = layout.gradient(gradients, layout.empty().fill_(7.0))
+    assert torch.count_nonzero(vector[gap]) == 0
+    written = layout.empty().fill_(7.0)
+    layout.gradient([None, None, *gradients[2:]], written, written={0, 1})
+    assert torch.count_nonzero(written[gap]) == 0, "also where a layer has written by itself"
+
+
+@pytest.mark.parametrize("stripes", [1, 2, 3, 7])
+def test_rows_of_all_stripes_cover_a_vector_with_gaps(stripes):
+    layout = Layout(_odd_sized())
+    for number in range(stripes):
+        stripe = layout.stripe(number, stripes)
+        assert sum(rows * columns for rows, columns in stripe.matrices) == stripe.num_parameters

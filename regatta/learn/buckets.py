@@ -57,7 +57,7 @@ class Reduced:
         layout = replica.layout
         bucket_bytes = replica.bucket_bytes or layout.numel * layout.dtype.itemsize
         most = max(1, bucket_bytes // layout.dtype.itemsize)
-        self._slices = cut(layout.sizes, layout.numel, most)
+        self._slices = cut(layout.rooms, layout.numel, most)
         self._backward = self._hooked_once()
 
     def __aiter__(self) -> AsyncIterator[Vector]:
@@ -119,7 +119,7 @@ class Backward:
     def __init__(self, layout: Layout, slices: list[tuple[int, int]]) -> None:
         self._layout = layout
         self._slices = slices
-        self._offsets = list(accumulate(layout.sizes, initial=0))[:-1]
+        self._offsets = list(accumulate(layout.rooms, initial=0))[:-1]
         self._bucket_of = [
             next(n for n, (start, stop) in enumerate(slices) if start <= offset < stop)
             for offset in self._offsets
@@ -156,11 +156,11 @@ class Backward:
 
     def _fill(self, number: int, gradient: Tensor | None) -> None:
         assert self._vector is not None
-        size, offset = self._layout.sizes[number], self._offsets[number]
-        place = self._vector[offset : offset + size]
-        place.zero_() if gradient is None else place.copy_(gradient.reshape(-1))
+        room, offset = self._layout.rooms[number], self._offsets[number]
+        place = self._vector[offset : offset + room]
+        place.copy_(self._layout.filling(gradient, room))
         self._came[number] = True
-        self._done += size
+        self._done += room
         self._progress(
             FORWARD_SHARE + (1 - FORWARD_SHARE) * self._done / self._layout.num_parameters
         )

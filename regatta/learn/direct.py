@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.nn.functional import linear
 
-from regatta.learn.layout import Layout
+from regatta.learn.layout import LARGE, Layout
 
 # Measured inside turns of small networks: 200 us, and 30 us a layer, against 0.5 us for every 1000
 # weights that need not be copied.
-SMALLEST = 2**16  # weights of a layer
 FEWEST = 2**19  # of all such layers together
 # A product that is not written to whole cache lines takes up to half as long again.
 _ALIGNED_BYTES = 64
@@ -160,7 +159,7 @@ def _candidates(model: nn.Module, layout: Layout) -> Iterator[Place]:
         own = _parameters(module)
         if (
             all(id(p) in numbers and owners[id(p)] == 1 for p in own)
-            and own[0].numel() >= SMALLEST
+            and own[0].numel() >= LARGE
             and layout.offset(numbers[id(own[0])]) * own[0].element_size() % _ALIGNED_BYTES == 0
         ):
             yield Place(module, [numbers[id(p)] for p in own])

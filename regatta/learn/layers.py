@@ -68,13 +68,14 @@ class Slice:
     stretch: Stretch
     numbers: Mapping[str, int]  # of parameters within the stretch, by their names in `layers`
     shapes: Sequence[torch.Size]  # of the stretch's parameters
+    rooms: Sequence[int]  # that they take up
     buffers: Sequence[str]  # the names in `layers` of the stretch's buffers
 
     def parameters_in(self, vector: Tensor) -> list[Tensor]:
         """The parameters in a stretch, as views."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        pieces = vector[: self.stretch.num_parameters].split(sizes)
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        pieces = vector[: self.stretch.num_parameters].split(list(self.rooms))
+        shaped = zip(pieces, self.shapes, strict=True)
+        return [piece[: math.prod(shape)].view(shape) for piece, shape in shaped]
 
 
 def split(model: nn.Module, layout: Layout, stages: int) -> list[Slice]:
@@ -119,11 +120,12 @@ def _slice(layers: nn.Sequential, layout: Layout, first: int, first_buffer: int)
         raise ValueError(_NOT_IN_ONE_STAGE)
     if own_buffers != list(range(first_buffer, stop_buffer)):
         raise ValueError(_NOT_IN_ONE_STAGE)
-    start, stop = (sum(layout.sizes[:n]) for n in (first, first + count))
+    start, stop = (sum(layout.rooms[:n]) for n in (first, first + count))
     return Slice(
         layers,
         Stretch(layout, start, stop, first_buffer, stop_buffer),
         numbers,
         [parameter.shape for parameter in layout.parameters[first : first + count]],
+        layout.rooms[first : first + count],
         [f"{modules[id(b.module)]}.{b.name}" for b in layout.buffers[first_buffer:stop_buffer]],
     )

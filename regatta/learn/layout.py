@@ -11,15 +11,20 @@ to add to counts 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _NormBase
 
+T = TypeVar("T")
+LARGE = 2**16  # elements of a parameter that is worth a place of its own in the cache
+_LINE = 16  # elements of a cache line, or two
 NOTHING_TO_LEARN = "the model has no parameters to learn"
 _OWN_MOMENTUM = "_regatta_own_momentum"
 
@@ -123,19 +128,19 @@ class Layout(Span):
         if len(kinds) > 1:
             raise ValueError(f"all parameters must share one dtype and device, found {kinds}")
         dtype, device = kinds.pop()
-        self.sizes = [p.numel() for p in self.parameters]
-        offsets = accumulate(self.sizes, initial=0)
+        self.rooms = _rooms([p.numel() for p in self.parameters])
+        offsets = accumulate(self.rooms, initial=0)
         self._places = [
             (p.shape, torch.empty(p.shape, device="meta").stride(), offset)
             for p, offset in zip(self.parameters, offsets, strict=False)
         ]
-        super().__init__(sum(self.sizes), _float_buffers(model, dtype), dtype, device)
+        super().__init__(sum(self.rooms), _float_buffers(model, dtype), dtype, device)
         self._stripes: dict[tuple[int, int], Stretch] = {}
         self._one = torch.ones(1, dtype=self.dtype, device=self.device)
 
     def initial(self) -> Tensor:
         """The model's present parameters and buffers as a vector."""
-        pieces = [p.detach().reshape(-1) for p in self.parameters]
+        pieces = [self.filling(p.detach(), room) for p, room in self._with_rooms(self.parameters)]
         return torch.cat([*pieces, *self._observations(), self._one])
 
     def gradient(
@@ -147,15 +152,16 @@ class Layout(Span):
         """
         pieces: list[Tensor] = []  # for the place from `start` to `stop`
         start = stop = 0
-        for number, (gradient, size) in enumerate(zip(gradients, self.sizes, strict=True)):
+        for number, (gradient, room) in enumerate(self._with_rooms(gradients)):
             if number not in written:
-                pieces.append(self.zeros_of(size) if gradient is None else gradient.reshape(-1))
-                stop += size
+                pieces.append(self.filling(gradient, room))
+                stop += room
                 continue
             if pieces:
                 torch.cat(pieces, out=out[start:stop])
                 pieces = []
-            start = stop = stop + size
+            start = stop = stop + room
+            out[stop - room + self.parameters[number].numel() : stop] = 0.0
         torch.cat([*pieces, *self._observations(), self._one], out=out[start:])
         return out
 
@@ -182,14 +188,12 @@ class Layout(Span):
         A row is what feeds one unit of a layer; a bias is one row.
         """
         found: list[tuple[int, int]] = []
-        for shape, _, offset in self._places:
-            columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
-            first, last = max(start, offset) - offset, min(stop, offset + math.prod(shape)) - offset
-            if first >= last:
-                continue
-            head = min(-first % columns, last - first)  # the rest of a row that was cut
-            rows, rest = divmod(last - first - head, columns)
-            found += [m for m in ((1, head), (rows, columns), (1, rest)) if m[0] and m[1]]
+        for (shape, _, offset), room in self._with_rooms(self._places):
+            size = math.prod(shape)
+            columns = math.prod(shape[1:]) if len(shape) > 1 else size
+            found += _rows_between(start - offset, stop - offset, size, columns)
+            padding = room - size
+            found += _rows_between(start - offset - size, stop - offset - size, padding, padding)
         return found
 
     def offset(self, number: int) -> int:
@@ -206,10 +210,10 @@ class Layout(Span):
 
     def points_to(self, vector: Tensor) -> bool:
         address, width = vector.data_ptr(), vector.element_size()
-        for parameter, size in zip(self.parameters, self.sizes, strict=True):
+        for parameter, room in self._with_rooms(self.parameters):
             if parameter.data_ptr() != address:
                 return False
-            address += size * width
+            address += room * width
         return True
 
     def fill_buffers(self, vector: Tensor, only_inputs: bool = False) -> None:
@@ -220,6 +224,40 @@ class Layout(Span):
 
     def _observations(self) -> list[Tensor]:
         return [buffer.tensor.reshape(-1) for buffer in self.buffers]
+
+    def _with_rooms(self, of_parameters: Sequence[T]) -> Iterable[tuple[T, int]]:
+        return zip(of_parameters, self.rooms, strict=True)
+
+    def filling(self, tensor: Tensor | None, room: int) -> Tensor:
+        """The numbers of one parameter and zeros, as many as there is room for."""
+        if tensor is None:
+            return self.zeros_of(room)
+        flat = tensor.reshape(-1)
+        return flat if flat.numel() == room else pad(flat, (0, room - flat.numel()))
+
+
+def _rooms(sizes: Sequence[int]) -> list[int]:
+    """The elements that parameters take in a vector: large ones begin at a cache line.
+
+    Matrix products write their gradients faster there; zeros before them fill the gap.
+    """
+    rooms: list[int] = []
+    offset = 0
+    for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
+        padding = -(offset + size) % _LINE if following >= LARGE else 0
+        rooms.append(size + padding)
+        offset += size + padding
+    return rooms
+
+
+def _rows_between(start: int, stop: int, size: int, columns: int) -> list[tuple[int, int]]:
+    """Of a matrix of so many elements, cut at elements `start` and `stop`."""
+    first, last = max(start, 0), min(stop, size)
+    if first >= last:
+        return []
+    head = min(-first % columns, last - first)  # the rest of a row that was cut
+    rows, rest = divmod(last - first - head, columns)
+    return [m for m in ((1, head), (rows, columns), (1, rest)) if m[0] and m[1]]
 
 
 def _float_buffers(model: nn.Module, dtype: torch.dtype) -> list[Buffer]:
@@ -258,4 +296,5 @@ def num_vector_bytes(model: nn.Module) -> int:
         raise ValueError(NOTHING_TO_LEARN)
     dtype = trained[0].dtype
     buffers = [b for b in model.buffers() if b.dtype == dtype]
-    return dtype.itemsize * (1 + sum(math.prod(t.shape) for t in (*trained, *buffers)))
+    rooms = _rooms([p.numel() for p in trained])
+    return dtype.itemsize * (1 + sum(rooms) + sum(b.numel() for b in buffers))
