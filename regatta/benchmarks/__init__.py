@@ -48,7 +48,7 @@ class Case:
     @property
     def margin(self) -> float:
         """How far the bar is cleared; 1 is just so."""
-        if self.bar is None:
+        if self.bar is None or (self.at_most and self.high <= 0):
             return float("inf")
         return self.bar / self.high if self.at_most else self.low / self.bar
 

@@ -86,6 +86,7 @@ def aboard(
     around = Surroundings("processes", run.task.open(), log=lambda event: None)
     player = Rank(run, comm, comm.chance, around)
     player.stream.limit = 1 << 60
+    comm.start_clock()
     yield player
     comm.close()
     dist.destroy_process_group()

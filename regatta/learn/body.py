@@ -10,7 +10,7 @@ plain Python attributes) is no replica's state: it is neither put aside nor save
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -60,9 +60,9 @@ class Body:
         """Made by the first gradient: a model that others differentiate is left alone."""
         return Direct(self.model, self.layout)
 
-    def initial(self) -> Tensor:
-        """The weights that the model came with."""
-        return self.layout.initial() if self._initial is None else self._initial
+    def initial(self, empty: Callable[[], Tensor]) -> Tensor:
+        """The weights that the model came with: for all tenants, or in memory of the only one's."""
+        return self.layout.initial(empty()) if self._initial is None else self._initial
 
     def enter(self, tenant: object, weights: Tensor) -> None:
         """Be this tenant's, with these weights."""

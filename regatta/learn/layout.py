@@ -138,10 +138,10 @@ class Layout(Span):
         self._stripes: dict[tuple[int, int], Stretch] = {}
         self._one = torch.ones(1, dtype=self.dtype, device=self.device)
 
-    def initial(self) -> Tensor:
+    def initial(self, out: Tensor | None = None) -> Tensor:
         """The model's present parameters and buffers as a vector."""
         pieces = [self.filling(p.detach(), room) for p, room in self._with_rooms(self.parameters)]
-        return torch.cat([*pieces, *self._observations(), self._one])
+        return torch.cat([*pieces, *self._observations(), self._one], out=out)
 
     def gradient(
         self, gradients: Sequence[Tensor | None], out: Tensor, written: Collection[int] = ()

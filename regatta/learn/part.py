@@ -42,7 +42,7 @@ class Part:
         self.version = 0  # gradients that these weights contain
         self.merging = Load(nbytes=span.nbytes)
         self._vector = weights
-        self._handed_out = True  # a shared body gives all its replicas the same
+        self._handed_out = False
         self._optimiser = optimiser
         self._memory = NO_MEMORY
         self._memory_handed_out = False

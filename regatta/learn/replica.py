@@ -67,7 +67,10 @@ class Replica(Part):
         changed: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
     ) -> None:
-        super().__init__(body.layout, body.initial(), optimiser, comm)
+        layout = body.layout
+        empty = partial(comm.empty, layout.numel, layout.dtype, layout.device)
+        super().__init__(layout, body.initial(empty), optimiser, comm)
+        self._handed_out = body.is_shared  # with the other tenants
         self.body = body
         self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
@@ -81,6 +84,8 @@ class Replica(Part):
         self._parts: dict[str, Part] = {}
         self._loss = loss
         self._seed = seed
+        if not body.is_shared:
+            self.bind()  # from here on the model needs no memory of its own
         self._changed = changed  # type: ignore[method-assign]
 
     # -- what a strategy sees ---------------------------------------------------------------
@@ -147,6 +152,10 @@ class Replica(Part):
             stripe.paste(piece, vector)
         vector[-1] = pieces[-1][-1]
         return vector
+
+    def mean(self, total: Vector) -> Vector:
+        """That of a sum: a vector's last element counts what it stands for."""
+        return torch.div(total, total[-1], out=self._empty())
 
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         """The parameters of one vector with the statistics and count of another."""

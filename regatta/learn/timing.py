@@ -176,6 +176,9 @@ class TimingReplica(TimingPart):
     def joined(self, pieces: Sequence[Vector]) -> Vector:
         return Phantom(self.span.nbytes, pieces[-1][-1])
 
+    def mean(self, total: Vector) -> Vector:
+        return total / total[-1]
+
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         return Phantom(self.span.nbytes, rest[-1])
 

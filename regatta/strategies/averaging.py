@@ -90,6 +90,7 @@ class Averaging(Strategy):
         block = Block()
         async for gradient in replica:
             replica.step(gradient)
+            del gradient  # a meeting may have its memory
             self.note(block, replica)
             if block.steps == self.period:
                 await self.meet(comm, replica, outer, block)
@@ -111,7 +112,7 @@ class Averaging(Strategy):
         total = await all_reduce(replica.weights if brings else replica.nothing)
         if not total[-1]:
             return False
-        outer.move(replica, mean(total), int(total[-1]))
+        outer.move(replica, replica.mean(total), int(total[-1]))
         if has_news and not brings:
             comm.traffic.dropped += block.steps
             replica.reset_optimiser()  # it remembers the way to a model that is no more

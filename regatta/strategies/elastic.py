@@ -11,7 +11,7 @@ from regatta.compress.line import Line, line_bytes
 from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
-from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, mean, take_back
+from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, take_back
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Elastic(Strategy):
         )
         total = await comm.all_reduce(news)
         # Where nobody has ever made a step, all are what they were at first.
-        return replica.spliced(total, mean(total)) if total[-1] else replica.weights
+        return replica.spliced(total, replica.mean(total)) if total[-1] else replica.weights
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         contacts, code = -(-turns // self.period), code_for_models(self.compress)

@@ -10,7 +10,7 @@ from regatta.compress import NONE, code_for_models
 from regatta.compress.line import Line, line_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
-from regatta.strategies.base import Exchange, Strategy, hand_over, mean, take_back
+from regatta.strategies.base import Exchange, Strategy, hand_over, take_back
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Gossip(Strategy):
         own = replica.weights
         total = await comm.all_reduce(replica.spliced(own, own * replica.steps))
         # Where nobody has ever made a step, all are what they were at first.
-        answer = replica.spliced(total / comm.size, mean(total)) if total[-1] else own
+        answer = replica.spliced(total / comm.size, replica.mean(total)) if total[-1] else own
         hand_over(replica, answer)
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
