@@ -53,7 +53,7 @@ class Surroundings:
     folder: Path | None = None  # nothing is saved without one
     resume_from: Path | None = None
     timing_only: bool = False
-    interrupted: Callable[[], bool] = lambda: False
+    interrupted: Callable[[], bool] | None = None  # nobody can interrupt
     bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
     stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
 
@@ -63,6 +63,7 @@ class Rank:
         self.run = run
         self.comm = comm
         self.chance = chance
+        self._replays = chance.replaying
         self.around = around
         self.order = Order(around.data.train_samples, run.minibatch, run.workers, run.seed)
         self._stops = dict(around.stops) | ({} if around.stops else {0: run.stop})
@@ -79,6 +80,9 @@ class Rank:
         self._scored_version = -1
         self._scored_statistics: torch.Tensor | None = None
         self._evaluations = 0
+        self._evaluation_interval = (  # in gradients of all workers
+            run.evaluation.every * self.order.batches_per_epoch * run.workers
+        )
         self._last_progress = -math.inf
         self._stop_noted = False
         self._gradients_at_meeting = 0
@@ -197,7 +201,7 @@ class Rank:
         return scored is None or torch.equal(scored, self.replica.statistics())
 
     def _wants_to_stop(self) -> bool:
-        if self.chance.replaying:
+        if self._replays:
             return self.chance.take("stop") is not None
         if self.comm.halted() and not self._stop_noted:
             self._note_stop(NOTHING)
@@ -205,9 +209,10 @@ class Rank:
 
     def stops_at(self, turn: int) -> bool:
         """Whether chance (seconds, target, interrupt) ends this rank's stream before this turn."""
-        if self.chance.replaying:
+        if self._replays:
             return self.chance.take("stop") == turn
-        if self.around.interrupted():
+        interrupted = self.around.interrupted
+        if interrupted is not None and interrupted():
             self.reason = "interrupt"
             self.comm.halt()
         if not self.comm.halted():
@@ -222,7 +227,7 @@ class Rank:
     def _after_change(self) -> None:
         """The holder of the answer looks up whenever it has changed."""
         if not self.calendar.evaluates:
-            interval = self.run.evaluation.every * self.order.batches_per_epoch * self.run.workers
+            interval = self._evaluation_interval
             if self.replica.version >= (self._evaluations + 1) * interval - 0.5:
                 self._evaluations = int((self.replica.version + 0.5) // interval)
                 self.evaluate()

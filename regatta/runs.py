@@ -340,12 +340,13 @@ def play_virtual(
     chance: Callable[[int], Chance],
     hosts: Sequence[int] = (),
 ) -> list[RankEnded]:
-    """`hosts` of the workers are the cluster's, unless a replay brings those of its run."""
+    """The `hosts` of all ranks are the cluster's, unless a replay brings those of its run."""
     keep_freed_memory()
     torch.set_num_threads(run.threads)
-    groups = run.strategy.groups(run.workers, hosts or run.cluster.hosts(run.workers))
+    of_workers = hosts[: run.workers] or run.cluster.hosts(run.workers)
+    groups = run.strategy.groups(run.workers, of_workers)
     shares = run.strategy.shares(run.workers)
-    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares)
+    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares, hosts)
     ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
     for rank in ranks:
         rank.begin()

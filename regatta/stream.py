@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 
 class Stream:
+    __slots__ = (
+        "_data", "_device", "_order", "_rank", "_timing_only", "_worker",
+        "limit", "samples", "stopped",
+    )  # fmt: skip
+
     def __init__(self, rank: Rank, worker: int) -> None:
         self.samples = rank.run.minibatch
         self.limit = 0
@@ -18,6 +23,8 @@ class Stream:
         self._rank = rank
         self._worker = worker
         self._order = rank.order
+        self._data = rank.around.data
+        self._timing_only = rank.around.timing_only
         self._device = rank.run.device
 
     @property
@@ -28,11 +35,13 @@ class Stream:
 
     def next(self, number: int | None = None) -> Any | None:
         """This worker's next batch, or minibatch `number` of all workers'."""
-        done = self._rank.replica.turns
-        workers = self._rank.run.workers
-        turn, worker = (done, self._worker) if number is None else divmod(number, workers)
+        turn, worker = self._rank.replica.turns, self._worker
+        if number is not None:
+            turn, worker = divmod(number, self._rank.run.workers)
         if self._is_over(turn):
             return None
+        if self._timing_only:
+            return True
         self._rank.report_progress()
         return self.batch(worker, turn)
 
@@ -53,10 +62,9 @@ class Stream:
 
     def batch(self, worker: int, turn: int) -> Any:
         """Any worker's batch of any turn."""
-        around = self._rank.around
-        if around.timing_only:
+        if self._timing_only:
             return True
-        batch = around.data.batch(self._order.indices(worker, turn))
+        batch = self._data.batch(self._order.indices(worker, turn))
         return batch if self._device == "cpu" else _moved(batch, self._device)
 
 

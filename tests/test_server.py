@@ -80,22 +80,22 @@ class Counting(ParameterServer):
     rounds: list = []  # noqa: RUF012
 
     async def _rounds(self, desk):
-        inner_next, inner_step = desk.next, desk.step
+        inner_opened, inner_step = desk.opened, desk.step
         fresh = []
 
-        async def next_noted(src):
-            message = await inner_next(src)
+        def opened_noted(message):
+            message = inner_opened(message)
             if message is not None and message.version == desk.part.version:
                 fresh.append(message.src)
             return message
 
-        async def step_noted(gradients, born, rate=1.0):
+        def step_noted(gradients, born, rate=1.0):
             assert len(gradients) == len(fresh)
             self.rounds.append((desk.part.version, list(fresh)))
             fresh.clear()
-            await inner_step(gradients, born, rate)
+            return inner_step(gradients, born, rate)
 
-        desk.next, desk.step = next_noted, step_noted
+        desk.opened, desk.step = opened_noted, step_noted
         await super()._rounds(desk)
 
 

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from regatta.comm import Load, Seconds
 
@@ -64,6 +64,8 @@ class Cluster:
         """
         slow_ranks = range(workers - self.stragglers, workers)
         slow = self.straggle if (rank if device is None else device) in slow_ranks else 1.0
+        if not self.jitter:
+            return _steady(self, slow)
         generator = random.Random(self.jitter_seed * 1_000_003 + rank)
         if self.jitter_shape == "normal":
             spread = self.jitter
@@ -72,15 +74,8 @@ class Cluster:
             spread = math.sqrt(math.log1p(self.jitter**2))
             draw = partial(generator.lognormvariate, -spread * spread / 2, spread)
 
-        def seconds(load: Load) -> Seconds:
-            constant = load.nbytes / self.merge_bandwidth
-            if load.samples:
-                constant += self.batch_seconds + load.samples * self.sample_seconds
-            if spread:
-                constant *= draw()
-            return constant * slow
-
-        return seconds
+        steady = _steady(self, 1.0)
+        return lambda load: steady(load) * draw() * slow
 
     def all_reduce(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
         """Reduce-scatter and all-gather on a ring: 2(P-1) messages of a P-th each.
@@ -99,6 +94,21 @@ class Cluster:
         inside = -(-ranks // max(hosts, 1))
         between = _levels(hosts) * (self.latency + nbytes / self.bandwidth)
         return between + _levels(inside) * (self.local_latency + nbytes / self.local_bandwidth)
+
+
+@lru_cache
+def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
+    """How long a load takes without jitter; ranks that are equally fast share it."""
+    merge_bandwidth, sample_seconds = cluster.merge_bandwidth, cluster.sample_seconds
+    batch_seconds = cluster.batch_seconds
+
+    def seconds(load: Load) -> Seconds:
+        constant = load.nbytes / merge_bandwidth
+        if load.samples:
+            constant += batch_seconds + load.samples * sample_seconds
+        return constant * slow
+
+    return seconds
 
 
 def _ring_seconds(ranks: int, nbytes: int, latency: Seconds, bandwidth: float) -> Seconds:

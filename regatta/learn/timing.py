@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import lru_cache
 
 from torch import Tensor
 
 from regatta.comm import Comm, Load, Op, Phantom, Traffic, Vector
 from regatta.data.order import mixed_seed
-from regatta.learn.buckets import reduced_whole
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout, Span
 from regatta.learn.optimisers import Optimiser
 from regatta.learn.replica import Stream
 from regatta.learn.stage import Rehearsal, Turns
+
+# Thousands of ranks have the same loads and vectors, which are values: they share them.
+_load, _phantom = lru_cache(Load), lru_cache(Phantom)
 
 
 class TimingPart:
@@ -23,9 +26,9 @@ class TimingPart:
         self.span = span
         self.steps = 0
         self.version = 0
-        self.merging = Load(nbytes=span.nbytes)
-        self.weights = Phantom(span.nbytes)
-        self.nothing = Phantom(span.nbytes, 0.0)
+        self.merging = _load(0, span.nbytes)
+        self.weights = _phantom(span.nbytes, 1.0)
+        self.nothing = _phantom(span.nbytes, 0.0)
         memory_bytes = (memory * span.num_parameters + 2) * span.dtype.itemsize
         self.optimiser_state = Phantom(memory_bytes) if memory else None
         self.no_optimiser_state = Phantom(memory_bytes, 0.0)
@@ -92,6 +95,24 @@ def _phantom_of(activation: Tensor | None) -> Phantom:
     return Phantom(0 if activation is None else activation.nbytes)
 
 
+class TimingReduced:
+    """Summed gradients, until nobody has any."""
+
+    def __init__(self, replica: TimingReplica, all_reduce: Callable[..., Op[Vector]]) -> None:
+        self._replica = replica
+        self._all_reduce = all_reduce
+
+    def __aiter__(self) -> AsyncIterator[Vector]:
+        return self
+
+    async def __anext__(self) -> Vector:
+        turn = self._replica.turn()
+        total = await self._all_reduce(self._replica.nothing if turn is None else await turn)
+        if total[-1] == 0:
+            raise StopAsyncIteration
+        return total
+
+
 class TimingReplica(TimingPart):
     """Takes turns and steps as a replica does, and passes phantoms."""
 
@@ -114,7 +135,7 @@ class TimingReplica(TimingPart):
         self.turns = 0
         self.slots: dict[str, Phantom] = {}
         self.counters: dict[str, int] = {}
-        self.load_of_a_turn = Load(samples=stream.samples)
+        self.load_of_a_turn = _load(stream.samples, 0)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
         self._stages: dict[tuple[int, int], TimingPart] = {}
@@ -125,23 +146,30 @@ class TimingReplica(TimingPart):
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
 
-    async def __anext__(self) -> Vector:
-        gradient = await self.gradient()
-        if gradient is None:
+    # One coroutine less a turn than a replica needs: a thousand ranks take turns by the million.
+
+    def __anext__(self) -> Op[Vector]:
+        turn = self.turn()
+        if turn is None:
             raise StopAsyncIteration
-        return gradient
+        return turn
 
     async def gradient(self, number: int | None = None) -> Vector | None:
+        turn = self.turn(number)
+        return None if turn is None else await turn
+
+    def turn(self, number: int | None = None) -> Op[Vector] | None:
+        """The computing of a gradient, or None when this replica's part is over."""
         if self.stream.next(number) is None:
             return None
         self.turns += 1
-        return await self.comm.compute(self._gradient, self.load_of_a_turn)
+        return self.comm.compute(self._gradient, self.load_of_a_turn)
 
     def _gradient(self) -> Phantom:
         return self.weights
 
     def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
-        return reduced_whole(self, all_reduce)
+        return TimingReduced(self, all_reduce)
 
     def slot(self, name: str) -> Vector:
         return self.slots.setdefault(name, self.nothing)
@@ -174,7 +202,7 @@ class TimingReplica(TimingPart):
         return [Phantom(nbytes, vector[-1]) for nbytes in sizes]
 
     def joined(self, pieces: Sequence[Vector]) -> Vector:
-        return Phantom(self.span.nbytes, pieces[-1][-1])
+        return pieces[0] if len(pieces) == 1 else Phantom(self.span.nbytes, pieces[-1][-1])
 
     def mean(self, total: Vector) -> Vector:
         return total / total[-1]

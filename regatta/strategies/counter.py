@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from sys import intern
 
 from regatta.comm import EMPTY, GOODBYE, Comm, Load, Vector
 from regatta.compress import Channel, Code
@@ -15,12 +17,25 @@ def one_way(code: Code | None, replica: Replica, stripe: Stretch) -> Channel | N
     return None if code is None else Channel(code, replica, stripe, "", feedback=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stripe:
+    """What a worker knows of the stripe that one server holds."""
+
+    number: int
+    server: int
+    version: str  # the name of the counter that keeps it
+    out: Channel | None
+    back: Channel | None
+
+
 class Servers:
     """A worker's way to `count` servers, which hold a stripe of the model each.
 
     Every stripe has a version of its own. Workers begin with different servers, so that not all of
     them queue at the same one.
     """
+
+    __slots__ = ("_comm", "_replica", "_stripes")
 
     def __init__(
         self,
@@ -32,41 +47,37 @@ class Servers:
         feedback: bool,
     ) -> None:
         self._comm, self._replica = comm, replica
-        first = comm.size - count
-        order = [(comm.rank + n) % count for n in range(count)]
-        self._order = [(number, first + number) for number in order]  # stripe and its server
-        self._names = [f"version of stripe {number}" for number in range(count)]
-        stripes = [replica.layout.stripe(number, count) for number in range(count)]
-        self._out = [
-            None if code is None else Channel(code, replica, stripe, "residual", feedback)
-            for stripe in stripes
-        ]
-        self._back = [one_way(code_for_weights, replica, stripe) for stripe in stripes]
+        self._stripes: list[_Stripe] = []
+        for number in ((comm.rank + n) % count for n in range(count)):
+            stripe = replica.layout.stripe(number, count)
+            out = None if code is None else Channel(code, replica, stripe, "residual", feedback)
+            back = one_way(code_for_weights, replica, stripe)
+            name, server = intern(f"version of stripe {number}"), comm.size - count + number
+            self._stripes.append(_Stripe(number, server, name, out, back))
 
     async def push(self, gradient: Vector) -> None:
-        pieces = self._replica.cut(gradient, len(self._order))
-        for number, server in self._order:
-            channel, piece = self._out[number], pieces[number]
-            if channel is not None:
+        versions = self._replica.counters
+        pieces = self._replica.cut(gradient, len(self._stripes))
+        for stripe in self._stripes:
+            piece = pieces[stripe.number]
+            if stripe.out is not None:
                 load = Load(nbytes=piece.nbytes)
-                piece = await self._comm.compute(partial(channel.encode, piece), load)
-            version = self._replica.counters.get(self._names[number], 0)
-            await self._comm.send(server, piece, version=version)
+                piece = await self._comm.compute(partial(stripe.out.encode, piece), load)
+            await self._comm.send(stripe.server, piece, version=versions.get(stripe.version, 0))
 
     async def pull(self, final: bool = False) -> None:
         """What is final comes uncoded: all ranks must end alike."""
-        pieces: dict[int, Vector] = {}
+        pieces: list[Vector] = [None] * len(self._stripes)
         versions = 0
-        for number, server in self._order:
-            reply = await self._comm.recv(server)
-            channel = None if final else self._back[number]
-            pieces[number] = reply.data if channel is None else channel.decode(reply.data)
-            self._replica.counters[self._names[number]] = reply.version
+        for stripe in self._stripes:
+            reply = await self._comm.recv(stripe.server)
+            code = None if final else stripe.back
+            pieces[stripe.number] = reply.data if code is None else code.decode(reply.data)
+            self._replica.counters[stripe.version] = reply.version
             versions += reply.version
-        whole = self._replica.joined([pieces[number] for number in sorted(pieces)])
-        self._replica.load(whole, versions // len(pieces))
+        self._replica.load(self._replica.joined(pieces), versions // len(pieces))
 
     async def leave(self) -> None:
-        for _, server in self._order:
-            await self._comm.send(server, EMPTY, tag=GOODBYE)
+        for stripe in self._stripes:
+            await self._comm.send(stripe.server, EMPTY, tag=GOODBYE)
         await self.pull(final=True)

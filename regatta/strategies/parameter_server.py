@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from operator import add
+from operator import add, attrgetter, itemgetter
 
-from regatta.comm import ANY, GOODBYE, LAST, Comm, Load, Message, Vector
+from regatta.comm import ANY, GOODBYE, LAST, Comm, Load, Message, Op, Vector
 from regatta.compress import NONE, code, code_for_models
 from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
@@ -16,6 +17,8 @@ from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy
 from regatta.strategies.counter import Servers, one_way
 from regatta.strategies.team import HOST, Team, check_group, leaders, team_exchange, teams
+
+_VERSION = attrgetter("version")
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,12 @@ class ParameterServer(Strategy):
             if team.leads:
                 await servers.push(gradient)
                 await servers.pull()
-            await team.follow_leader(replica)
+            if team.followers:
+                await team.follow_leader(replica)
         if team.leads:
             await servers.leave()
-        await team.follow_leader(replica)
+        if team.followers:
+            await team.follow_leader(replica)
 
     # -- a server ---------------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ class ParameterServer(Strategy):
         desk = _Desk(self, comm, replica, part, clients)
         await (self._rounds(desk) if self.mode == "sync" else self._as_they_come(desk))
         others = [rank for rank in range(first, comm.size) if rank != comm.rank]
-        for rank in desk.rotated(clients) + others:
+        for rank in [*desk.rotated(clients), *others]:
             await comm.send(rank, part.weights, LAST, part.version)
         stripes = {comm.rank: part.weights} | desk.stripes
         for rank in others:
@@ -106,9 +111,10 @@ class ParameterServer(Strategy):
         enough = len(desk.present) - self.backup
         while desk.present:
             came: dict[int, Vector] = {}
+            awaited = iter(list(desk.present))  # in this order, if all are
             while len(came) < min(enough, len(desk.present)):
-                awaited = next(worker for worker in desk.present if worker not in came)
-                message = await desk.next(ANY if self.backup else awaited)
+                sender = ANY if self.backup else next(awaited)
+                message = desk.opened(await desk.comm.recv(sender))
                 if message is None:
                     continue
                 if message.version == desk.part.version:
@@ -125,19 +131,21 @@ class ParameterServer(Strategy):
 
     async def _as_they_come(self, desk: _Desk) -> None:
         """A step with every gradient, at once; or, if gradients must not be old, in due time."""
-        held: list[Message] = []
+        held: list[Message] = []  # the oldest first
         while desk.present:
-            message = await desk.next(ANY)
+            message = desk.opened(await desk.comm.recv(ANY))
             if message is not None:
-                held.append(message)
-            held.sort(key=lambda message: message.version)
+                insort(held, message, key=_VERSION)
             while held and self._in_time_for_others(desk, held[0]):
                 oldest = held.pop(0)
-                count = int(oldest.data[-1])
-                age = (desk.part.version - oldest.version) / count
-                rate = 1 / max(1.0, age) if self.damp == "staleness" else 1.0
-                await desk.step([oldest.data], oldest.version, rate)
+                await desk.step([oldest.data], oldest.version, self._rate(desk, oldest))
                 await desk.reply([oldest.src])
+
+    def _rate(self, desk: _Desk, gradient: Message) -> float:
+        if self.damp == NONE:
+            return 1.0
+        age = (desk.part.version - gradient.version) / int(gradient.data[-1])
+        return 1 / max(1.0, age)
 
     def _in_time_for_others(self, desk: _Desk, oldest: Message) -> bool:
         """Whether all other gradients, computed or not, can still be used before they are too old.
@@ -147,9 +155,9 @@ class ParameterServer(Strategy):
         if self.max_staleness is None:
             return True
         version = desk.part.version + desk.size_of[oldest.src]
-        for worker in sorted(desk.present, key=lambda worker: desk.born[worker]):
+        for worker, born in sorted(desk.present.items(), key=itemgetter(1)):
             if worker != oldest.src:
-                if version - desk.born[worker] > self.max_staleness:
+                if version - born > self.max_staleness:
                     return False
                 version += desk.size_of[worker]
         return True
@@ -214,8 +222,7 @@ class _Desk:
         clients: Sequence[int],
     ) -> None:
         self.comm, self.part = comm, part
-        self.present = list(clients)
-        self.born = dict.fromkeys(clients, part.version)
+        self.present = dict.fromkeys(clients, part.version)  # and what each computes from
         self.stripes: dict[int, Vector] = {}  # of other servers, when all is over
         sizes = {ranks[0]: len(ranks) for ranks in comm.groups.values() if ranks[0] != 0}
         self.size_of = dict.fromkeys(clients, 1) | sizes
@@ -225,40 +232,41 @@ class _Desk:
         self._in = one_way(code(strategy.compress), replica, stripe)
         self._out = one_way(code_for_models(strategy.compress_weights), replica, stripe)
 
-    async def next(self, src: int) -> Message | None:
-        """The next gradient, or None for what is not one."""
-        message = await self.comm.recv(src)
+    def opened(self, message: Message) -> Message | None:
+        """A gradient ready for use, or None for what is not one."""
         if message.tag == LAST:  # from a server that all workers have left already
             self.stripes[message.src] = message.data
             return None
         if message.tag == GOODBYE:
-            self.present.remove(message.src)
+            del self.present[message.src]
             return None
         if self._in is not None:
             message.data = self._in.decode(message.data)
         return message
 
-    async def step(self, gradients: list[Vector], born: int, rate: float = 1.0) -> None:
-        merging = Load(nbytes=len(gradients) * self.part.merging.nbytes)
-        await self.comm.compute(partial(self._step, gradients, born, rate), merging)
+    def step(self, gradients: list[Vector], born: int, rate: float = 1.0) -> Op[None]:
+        merging = self.part.merging
+        if len(gradients) > 1:
+            merging = Load(nbytes=len(gradients) * merging.nbytes)
+        return self.comm.compute(partial(self._step, gradients, born, rate), merging)
 
     def _step(self, gradients: list[Vector], born: int, rate: float) -> None:
         total = reduce(add, gradients)
         self.part.step(total, born, of=int(total[-1]), rate=rate)
 
     async def reply(self, workers: list[int]) -> None:
-        weights = self.part.weights
+        weights, version = self.part.weights, self.part.version
         if self._out is not None:
             encode = partial(self._out.encode, weights)
             weights = await self.comm.compute(encode, self.part.merging)
         for worker in self.rotated(workers):
-            self.born[worker] = self.part.version
-            await self.comm.send(worker, weights, version=self.part.version)
+            self.present[worker] = version
+            await self.comm.send(worker, weights, version=version)
 
-    def rotated(self, workers: Sequence[int]) -> list[int]:
+    def rotated(self, workers: Sequence[int]) -> Sequence[int]:
         """Servers begin with different workers, so that not all send to the same one at once."""
         start = self._number * len(workers) // self._servers
-        return [*workers[start:], *workers[:start]]
+        return [*workers[start:], *workers[:start]] if start else workers
 
 
 def _striped(vector: Layout, servers: int) -> int:

@@ -44,12 +44,14 @@ class Ring(Strategy):
             if node is not None:
                 await node.merge(gradient, model_is_here)
                 model_is_here = False
-            await team.follow_leader(replica)
+            if team.followers:
+                await team.follow_leader(replica)
         if node is not None:
             if model_is_here:
                 await node.send_on()
             await node.close()
-        await team.follow_leader(replica)
+        if team.followers:
+            await team.follow_leader(replica)
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         sizes = [1] * workers

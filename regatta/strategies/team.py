@@ -16,32 +16,33 @@ HOST = "host"
 class Team:
     """The group that a worker belongs to; a worker of no group is its own leader."""
 
+    __slots__ = ("_comm", "followers", "leads", "members", "name")
+
     def __init__(self, comm: Comm) -> None:
         teams = [(name, ranks) for name, ranks in comm.groups.items() if name != WORLD]
         mine = [team for team in teams if comm.rank in team[1]]
         self._comm = comm
         self.name, self.members = mine[0] if mine else ("", (comm.rank,))
         self.leads = comm.rank == self.members[0]
+        self.followers = self.members[1:]
 
     def gradients(self, replica: Replica) -> AsyncIterator[Vector]:
         """The team's summed gradients, until none of its workers has any."""
-        if len(self.members) == 1:
-            return aiter(replica)
-        return replica.reduced_by(partial(self._comm.all_reduce, group=self.name))
+        if self.followers:
+            return replica.reduced_by(partial(self._comm.all_reduce, group=self.name))
+        return aiter(replica)
 
     async def follow_leader(self, replica: Replica) -> None:
         """Everybody goes on with the leader's weights."""
-        if len(self.members) > 1:
-            root = self.members[0]
-            weights = await self._comm.broadcast(replica.weights, root, self.name)
-            if not self.leads:
-                replica.load(weights)
+        weights = await self._comm.broadcast(replica.weights, self.members[0], self.name)
+        if not self.leads:
+            replica.load(weights)
 
 
-def leaders(comm: Comm, workers: int) -> list[int]:
+def leaders(comm: Comm, workers: int) -> Sequence[int]:
     """Who speaks for the workers; in one order for all."""
     teams = [ranks for name, ranks in comm.groups.items() if name != WORLD]
-    return [ranks[0] for ranks in teams] if teams else list(range(workers))
+    return [ranks[0] for ranks in teams] if teams else range(workers)
 
 
 def check_group(strategy: str, group: str) -> None:

@@ -1,11 +1,15 @@
-"""What a virtual rank waits for: operations that an event will finish."""
+"""What a virtual rank waits for: operations that an event will finish, and where messages wait."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from regatta.comm import ANY, Seconds, Vector
+from regatta.comm import ANY, Message, Seconds, Vector
+
+if TYPE_CHECKING:
+    from regatta.worlds.virtual import VirtualComm
 
 
 class Done:
@@ -21,33 +25,32 @@ class Done:
         yield
 
 
-SENT = Done(None)
-COMPUTING = "its own computing"
+SENT: Final = Done(None)
+COMPUTING: Final = "its own computing"
+_UNFINISHED: Final = object()
 
 
 class Pending:
-    """An operation that an event will finish."""
+    """An operation that an event will finish; only the rank that called it may await it."""
 
-    __slots__ = ("done", "value", "waiter", "what")
+    __slots__ = ("rank", "value", "what")
 
-    def __init__(self, what: Any) -> None:
-        self.done = False
-        self.value: Any = None
-        self.waiter: Any = None  # whose `_resume` goes on when it is done
+    def __init__(self, rank: VirtualComm, what: Any) -> None:
+        self.rank = rank
         self.what = what  # for the Deadlock message; (src, tag) of a receive
+        self.value = _UNFINISHED
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        if not self.done:
+        if self.value is _UNFINISHED:
             yield self
         return self.value
 
     def finish(self, value: Any) -> None:
-        self.done = True
         self.value = value
-        waiter = self.waiter
-        if waiter is not None:
-            self.waiter = None
-            waiter._resume()
+        rank = self.rank
+        if rank._waits_for is self:
+            rank.traffic.waiting += rank._world.now - rank._waits_since
+            rank._resume()
 
     def describe(self) -> str:
         if isinstance(self.what, str):
@@ -58,23 +61,108 @@ class Pending:
         )
 
 
+class Computing(Pending):
+    """Work that is done when the clock says so."""
+
+    __slots__ = ("work",)
+
+    what = COMPUTING
+
+    def __init__(self, rank: VirtualComm, work: Callable[[], Any]) -> None:
+        self.rank = rank
+        self.value = _UNFINISHED
+        self.work = work
+
+    def do(self) -> None:
+        try:
+            value = self.work()
+        except Exception as error:
+            self.rank._add_note(error)
+            raise
+        self.finish(value)
+
+    def finish(self, value: Any) -> None:
+        self.value = value
+        rank = self.rank
+        if rank._waits_for is self:  # but that is no waiting
+            rank._resume()
+
+
+class Inbox:
+    """Messages that nobody has taken yet, in order of arrival and by source.
+
+    A server may have one of every worker waiting: to find one must not mean to look at all.
+    """
+
+    __slots__ = ("_came", "_messages", "_of")
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[int, Message] = OrderedDict()  # by arrival
+        self._of: defaultdict[int, deque[int]] = defaultdict(deque)  # arrivals of a source
+        self._came = 0
+
+    def put(self, message: Message) -> None:
+        self._came += 1
+        self._messages[self._came] = message
+        self._of[message.src].append(self._came)
+
+    def take(self, src: int, tag: int) -> Message | None:
+        messages = self._messages
+        if not messages:
+            return None
+        for arrival in messages if src == ANY else self._of[src]:
+            message = messages[arrival]
+            if tag == ANY or tag == message.tag:
+                del messages[arrival]
+                self._of[message.src].remove(arrival)  # nearly always the first
+                return message
+        return None
+
+
 class Meeting:
     """A collective operation that starts when its last rank has come."""
 
     __slots__ = ("data", "last_arrival", "ops")
 
     def __init__(self) -> None:
-        self.ops: dict[int, Pending] = {}
-        self.data: dict[int, Vector] = {}
+        self.ops: list[Pending] = []  # as ranks came
+        self.data: dict[int, Vector] = {}  # by rank
         self.last_arrival: Seconds = 0.0
 
-
-def finish_all(ops_and_result: tuple[dict[int, Pending], Vector]) -> None:
-    ops, result = ops_and_result
-    for op in ops.values():
-        op.finish(result)
+    def finish(self, result: Vector) -> None:
+        for op in self.ops:
+            op.finish(result)
 
 
-def finish_one(op_and_value: tuple[Pending, Any]) -> None:
-    op, value = op_and_value
-    op.finish(value)
+class Group:
+    """Ranks that meet for collectives, which all of them join in the same order."""
+
+    __slots__ = ("_joined", "_open", "free", "hosts", "members", "order", "summing")
+
+    def __init__(
+        self, name: str, members: tuple[int, ...], by_host: Sequence[Sequence[int]]
+    ) -> None:
+        self.members = members
+        self.hosts = len(by_host)
+        # Sums are added up host by host; one rank a host is as good as one host.
+        self.order = by_host if self.hosts < len(members) else [members]
+        self.free: Seconds = 0.0
+        self.summing = f"all-reduce in group {name}"
+        self._joined = dict.fromkeys(members, 0)  # how many collectives, by rank
+        self._open: dict[int, Meeting] = {}  # by number
+
+    def join(self, op: Pending, data: Vector, now: Seconds) -> Meeting | None:
+        """Come to a rank's next meeting, which is handed out when everybody has come."""
+        rank = op.rank.rank
+        number = self._joined[rank]
+        self._joined[rank] = number + 1
+        meeting = self._open.get(number)
+        if meeting is None:
+            meeting = self._open[number] = Meeting()
+        meeting.ops.append(op)
+        meeting.data[rank] = data
+        if now > meeting.last_arrival:
+            meeting.last_arrival = now
+        if len(meeting.ops) < len(self.members):
+            return None
+        return self._open.pop(number)

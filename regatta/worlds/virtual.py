@@ -7,33 +7,29 @@ really run one after another, so a simulation takes the sum of their computing t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
 
-from regatta.choices import NOTHING, Chance, Live
+from regatta.choices import NOTHING, Chance, Kind, Live
 from regatta.cluster import Cluster
 from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
+from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link
-from regatta.worlds.operations import (
-    COMPUTING,
-    SENT,
-    Done,
-    Meeting,
-    Pending,
-    finish_all,
-    finish_one,
-)  # fmt: skip
+from regatta.worlds.operations import SENT, Computing, Done, Group, Inbox, Pending
 
 T = TypeVar("T")
 
 
 class VirtualWorld:
-    """`shares` names, for every rank after the workers, the worker whose device it shares."""
+    """`shares` names, for every rank after the workers, the worker whose device it shares.
+
+    Ranks are on the `hosts` of the cluster, unless a replay brings those of its run.
+    """
 
     def __init__(
         self,
@@ -43,21 +39,21 @@ class VirtualWorld:
         workers: int | None = None,
         chance: Callable[[int], Chance] = lambda rank: Live(),
         shares: Sequence[int | None] | None = None,
+        hosts: Sequence[int] = (),
     ) -> None:
         self.size = size
         self.cluster = cluster
         workers = size if workers is None else workers
         shares = [None] * (size - workers) if shares is None else shares
-        self.hosts = cluster.hosts(workers, shares)
+        self.hosts = list(hosts) or cluster.hosts(workers, shares)
         self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
         self.now: Seconds = 0.0
         self.halted = False
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
-        self._sequence = 0
-        self._meetings: dict[tuple[str, int], Meeting] = {}
-        self._group_free: dict[str, Seconds] = dict.fromkeys(self.groups, 0.0)
-        self._group_hosts = {
-            name: len({self.hosts[rank] for rank in ranks}) for name, ranks in self.groups.items()
+        self._ticket = count(1)
+        self._groups = {
+            name: Group(name, ranks, by_host(ranks, self.hosts))
+            for name, ranks in self.groups.items()
         }
         cards = {host: Link(cluster.latency, cluster.bandwidth) for host in self.hosts}
         self.comms: list[VirtualComm] = []
@@ -70,7 +66,7 @@ class VirtualWorld:
             )
             if shared is not None:
                 device.is_shared = True
-                self.comms[rank]._takes_time_from = device
+                self.comms[rank]._is_guest = True
 
     def run(self, play: Callable[[VirtualComm], Coroutine[Any, Any, T]]) -> list[T]:
         """Play every rank to its end; what each returns, by rank."""
@@ -101,33 +97,7 @@ class VirtualWorld:
         return text + (f"; ended: {', '.join(map(str, sorted(gone)))}" if gone else "")
 
     def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
-        self._sequence += 1
-        heappush(self._heap, (time, self._sequence, action, argument))
-
-    def _meet(
-        self,
-        comm: VirtualComm,
-        group: str,
-        what: str,
-        data: Vector,
-        close: Callable[[Meeting, tuple[int, ...]], tuple[Seconds, Vector]],
-    ) -> Pending:
-        """Join this group's next collective; `close` tells its cost and result."""
-        members = self.groups[group]
-        round_number = comm._rounds.get(group, 0)
-        comm._rounds[group] = round_number + 1
-        meeting = self._meetings.setdefault((group, round_number), Meeting())
-        op = Pending(what)
-        meeting.ops[comm.rank] = op
-        meeting.data[comm.rank] = data
-        meeting.last_arrival = max(meeting.last_arrival, comm._clock())
-        if len(meeting.ops) == len(members):
-            del self._meetings[group, round_number]
-            cost, result = close(meeting, members)
-            end = max(meeting.last_arrival, self._group_free[group]) + cost
-            self._group_free[group] = end
-            self._at(end, finish_all, (meeting.ops, result))
-        return op
+        heappush(self._heap, (time, next(self._ticket), action, argument))
 
 
 class VirtualComm:
@@ -144,27 +114,27 @@ class VirtualComm:
         device: Device,
         chance: Chance,
     ) -> None:
-        self.rank = rank
-        self.size = world.size
-        self.groups = world.groups
-        self.traffic = Traffic()
-        self.chance = chance
+        # What every turn uses stands together: with a thousand ranks, memory is what takes time.
         self._world = world
-        self._cluster = world.cluster
-        self._seconds = seconds
-        self._host = world.hosts[rank]
         self._card = card
-        self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
-        self._device = device
-        self._takes_time_from: Device | None = None
-        self._inbox: deque[Message] = deque()
-        self._receives: list[Pending] = []
-        self._rounds: dict[str, int] = {}
+        self._host = world.hosts[rank]
+        self.rank = rank
+        self.traffic = Traffic()
         self._work: tuple[Seconds, Seconds] | None = None  # start and length of what computes now
-        self._work_now: Seconds = 0.0
+        self._receives: list[Pending] = []
+        self._inbox: Inbox | None = None  # until a message comes that nobody waits for
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._waits_for: Pending | None = None
         self._waits_since: Seconds = 0.0
+        self._device = device
+        self._is_guest = False  # takes its time from the device's own rank
+        self._seconds = seconds
+        self.chance = chance
+        self._work_now: Seconds = 0.0
+        self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
+        self._cluster = world.cluster
+        self.size = world.size
+        self.groups = world.groups
         self._result: Any = None
 
     # -- what a strategy sees ---------------------------------------------------------------
@@ -176,103 +146,86 @@ class VirtualComm:
         return torch.empty(numel, dtype=dtype, device=device)
 
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
-        nbytes = data.nbytes
-        traffic = self.traffic
+        world, traffic, nbytes = self._world, self.traffic, data.nbytes
         traffic.messages += 1
         traffic.nbytes += nbytes
-        world = self._world
         message = Message(self.rank, tag, version, data)
         if dst == self.rank:
-            world._at(world.now, world.comms[dst]._deliver, message)
+            world._at(world.now, self._deliver, message)
             return SENT
-        other = world.comms[dst]
-        start = self._clock()
-        if other._host == self._host:
-            link, arrive = self._local, other._first_local_byte
-        else:
-            link, arrive = self._card, other._first_byte
+        link = self._card if world.hosts[dst] != self._host else self._local
+        start = world.now if self._work is None else self._work_now
         if link.out_free > start:
             start = link.out_free
         link.out_free = start + nbytes / link.bandwidth
-        world._at(start + link.latency, arrive, message)
+        arrive = world.comms[dst]._first_byte
+        heappush(world._heap, (start + link.latency, next(world._ticket), arrive, message))
         return SENT
 
     def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
-        if src == ANY:
-            recorded = self.chance.take("recv")
-            if recorded is not None:
-                src = recorded
-            else:
-                return self._receive(ANY, tag)
-        return self._receive(src, tag)
+        if src == ANY and self.chance.replaying:
+            src = self._recorded("recv")
+        message = None if self._inbox is None else self._inbox.take(src, tag)
+        if message is not None:
+            if src == ANY:
+                self.chance.note("recv", message.src)
+            return Done(message)
+        op = Pending(self, (src, tag))
+        self._receives.append(op)
+        return op
 
     def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]:
         if self.chance.replaying:
-            recorded = self.chance.take("poll")
-            assert recorded is not None
-            return Done(None) if recorded == NOTHING else self._receive(recorded, tag)
-        message = self._take(src, tag)
+            recorded = self._recorded("poll")
+            return Done(None) if recorded == NOTHING else self.recv(recorded, tag)
+        message = None if self._inbox is None else self._inbox.take(src, tag)
         self.chance.note("poll", NOTHING if message is None else message.src)
         return Done(message)
 
     def all_reduce(
         self, data: Vector, group: str = WORLD, into: Vector | None = None
     ) -> Op[Vector]:
-        self._count_collective(data)
-        close = partial(self._sum, hosts=self._world._group_hosts[group])
-        return self._world._meet(self, group, f"all-reduce in group {group}", data, close)
+        together = self._world._groups[group]
+        return self._meet(together, together.summing, data, self._sum)
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
-        self._count_collective(data)
-
-        hosts = self._world._group_hosts[group]
-
-        def close(meeting: Meeting, members: tuple[int, ...]) -> tuple[Seconds, Vector]:
-            result = meeting.data[root]
-            return self._cluster.broadcast(result.nbytes, len(members), hosts), result
-
-        return self._world._meet(self, group, f"broadcast from rank {root}", data, close)
+        together = self._world._groups[group]
+        return self._meet(
+            together, f"broadcast from rank {root}", data, partial(self._spread, root)
+        )
 
     def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
-        device, start = self._device, self._world.now
+        world, device = self._world, self._device
+        start = world.now
         seconds = self._seconds(load)
         self.traffic.computing += seconds
-        op = Pending(COMPUTING)
-        if self._takes_time_from is not None:
+        op = Computing(self, work)
+        if self._is_guest:
             device.taken += seconds
-            self._world._at(start + seconds, self._do, (op, work))
+            world._at(start + seconds, Computing.do, op)
             return op
         if device.free > start:
             start = device.free
         end = device.free = start + seconds
         if overlap:
-            self._world._at(end, finish_one, (op, self._done_ahead(work, start, seconds)))
+            world._at(end, op.finish, self._done_ahead(work, start, seconds))
         elif device.is_shared:
-            self._world._at(end, self._do_unless_late, (op, work, device.taken))
+            world._at(end, self._do_unless_late, (op, device.taken))
         else:
             # Really done when the clock says so: what it makes is used at once, while the
             # processor's caches still hold it.
-            self._world._at(end, self._do, (op, work))
+            heappush(world._heap, (end, next(world._ticket), Computing.do, op))
         return op
 
-    def _do_unless_late(self, op_work_taken: tuple[Pending, Callable[[], Any], Seconds]) -> None:
+    def _do_unless_late(self, op_and_taken: tuple[Computing, Seconds]) -> None:
         """What a server took from this device meanwhile is still to be made up for."""
-        op, work, taken = op_work_taken
+        op, taken = op_and_taken
         device = self._device
         if device.taken > taken:
             late = device.free = self._world.now + device.taken - taken
-            self._world._at(late, self._do_unless_late, (op, work, device.taken))
+            self._world._at(late, self._do_unless_late, (op, device.taken))
         else:
-            self._do((op, work))
-
-    def _do(self, op_and_work: tuple[Pending, Callable[[], Any]]) -> None:
-        op, work = op_and_work
-        try:
-            value = work()
-        except Exception as error:
-            self._add_note(error)
-            raise
-        op.finish(value)
+            op.do()
 
     def _done_ahead(self, work: Callable[[], T], start: Seconds, seconds: Seconds) -> T:
         """Done now, so that what it starts on its way can start at its own time."""
@@ -300,87 +253,80 @@ class VirtualComm:
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
 
-    def _clock(self) -> Seconds:
-        """The present, or inside a computation how far it would have come."""
-        return self._world.now if self._work is None else self._work_now
-
-    def _count_collective(self, data: Vector) -> None:
+    def _meet(
+        self,
+        group: Group,
+        what: str,
+        data: Vector,
+        close: Callable[[Group, Mapping[int, Vector]], tuple[Seconds, Vector]],
+    ) -> Pending:
+        """Join this group's next collective; `close` tells its cost and result."""
         self.traffic.messages += 1
         self.traffic.nbytes += data.nbytes
+        op = Pending(self, what)
+        now = self._world.now if self._work is None else self._work_now
+        meeting = group.join(op, data, now)
+        if meeting is not None:
+            cost, result = close(group, meeting.data)
+            group.free = max(meeting.last_arrival, group.free) + cost
+            self._world._at(group.free, meeting.finish, result)
+        return op
 
-    def _sum(
-        self, meeting: Meeting, members: tuple[int, ...], hosts: int
+    def _sum(self, group: Group, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
+        total = _added([_added([data[rank] for rank in ranks]) for ranks in group.order])
+        return self._cluster.all_reduce(total.nbytes, len(group.members), group.hosts), total
+
+    def _spread(
+        self, root: int, group: Group, data: Mapping[int, Vector]
     ) -> tuple[Seconds, Vector]:
-        first, *others = (meeting.data[rank] for rank in members)
-        total = first
-        for number, other in enumerate(others):
-            # The first sum makes a new vector, later ones may write to it. Phantoms only know +.
-            if number == 0 or not hasattr(total, "add_"):
-                total = total + other
-            else:
-                total.add_(other)
-        return self._cluster.all_reduce(first.nbytes, len(members), hosts), total
+        result = data[root]
+        return self._cluster.broadcast(result.nbytes, len(group.members), group.hosts), result
+
+    def _recorded(self, kind: Kind) -> int:
+        recorded = self.chance.take(kind)
+        assert recorded is not None
+        return recorded
 
     def _first_byte(self, message: Message) -> None:
-        self._arrive(message, self._card)
-
-    def _first_local_byte(self, message: Message) -> None:
-        self._arrive(message, self._local)
-
-    def _arrive(self, message: Message, link: Link) -> None:
         world = self._world
+        link = self._card if world.hosts[message.src] != self._host else self._local
         start = world.now
         if link.in_free > start:
             start = link.in_free
         link.in_free = start + message.data.nbytes / link.bandwidth
-        world._at(link.in_free, self._deliver, message)
+        heappush(world._heap, (link.in_free, next(world._ticket), self._deliver, message))
 
     def _deliver(self, message: Message) -> None:
-        for number, op in enumerate(self._receives):
+        for op in self._receives:
             src, tag = op.what
             if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
-                del self._receives[number]
+                self._receives.remove(op)
                 if src == ANY:
                     self.chance.note("recv", message.src)
                 op.finish(message)
                 return
-        self._inbox.append(message)
-
-    def _receive(self, src: int, tag: int) -> Done | Pending:
-        message = self._take(src, tag)
-        if message is not None:
-            if src == ANY:
-                self.chance.note("recv", message.src)
-            return Done(message)
-        op = Pending((src, tag))
-        self._receives.append(op)
-        return op
-
-    def _take(self, src: int, tag: int) -> Message | None:
-        inbox = self._inbox
-        for number, message in enumerate(inbox):
-            if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
-                del inbox[number]
-                return message
-        return None
+        if self._inbox is None:
+            self._inbox = Inbox()
+        self._inbox.put(message)
 
     def _resume(self) -> None:
-        waited_for = self._waits_for
-        if waited_for is not None:
-            self._waits_for = None
-            if waited_for.what is not COMPUTING:
-                self.traffic.waiting += self._world.now - self._waits_since
-        coroutine = self._coroutine
-        assert coroutine is not None
         try:
-            op = coroutine.send(None)
+            self._waits_for = self._coroutine.send(None)  # type: ignore[union-attr]
         except StopIteration as stop:
-            self._coroutine = None
+            self._waits_for = self._coroutine = None
             self._result = stop.value
-            return
         except Exception as error:
             self._add_note(error)
             raise
-        op.waiter = self
-        self._waits_for = op
         self._waits_since = self._world.now
+
+
+def _added(vectors: list[Vector]) -> Vector:
+    """In this order; what is given stays as it is."""
+    total = vectors[0]
+    for number, vector in enumerate(vectors[1:]):
+        if number == 0:
+            total = total + vector
+        else:
+            total += vector  # in place, if it is a tensor: nobody else has this one
+    return total
