@@ -80,14 +80,14 @@ class Run:
     threads: int = 1  # a rank
     device: str = "cpu"
     transport: str = "auto"  # shared memory inside a host; or sockets everywhere
-    bucket_bytes: int = 0  # reduced while backward runs; 0: one exchange after it (docs/LOG.md)
+    bucket_bytes: int = -1  # summed while backward runs; 0: one sum after it; -1: what is faster
 
     def __post_init__(self) -> None:
         for name in ("workers", "minibatch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.bucket_bytes < 0:
-            raise ValueError("bucket_bytes must be 0 or more")
+        if self.bucket_bytes < -1:
+            raise ValueError("bucket_bytes must be 0 or more, or -1 for what is faster")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device}")
         if self.transport not in ("auto", "sockets"):

@@ -119,7 +119,9 @@ class _JoinedReplica(Replica):
             raise RuntimeError("a given optimiser steps whole models: use servers=1, chunks=1")
         return self
 
-    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+    def reduced_by(
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+    ) -> AsyncIterator[Vector]:
         return reduced_whole(self, all_reduce)
 
     def score(self, losses: Sequence[Tensor]) -> float:

@@ -126,7 +126,7 @@ def test_a_number_that_is_not_whole_is_refused_however_written(run, setting):
         (lambda: Run(workers=0), "workers must be 1 or more, not 0"),
         (lambda: Run(minibatch=0), "minibatch must be 1 or more"),
         (lambda: Run(threads=-1), "threads must be 1 or more"),
-        (lambda: Run(bucket_bytes=-1), "bucket_bytes must be 0 or more"),
+        (lambda: Run(bucket_bytes=-2), "bucket_bytes must be 0 or more"),
         (lambda: Run(device="tpu"), "device must be cpu or cuda, not tpu"),
         (lambda: Run(workers=2), "strategy single has one worker, not 2: use --workers 1"),
         (lambda: Averaging(period=0), "averaging: period must be 1 or more, not 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -201,6 +202,24 @@ def test_buckets_overlap_backward():
     cluster = Cluster(sample_seconds=1.0, latency=0.0, bandwidth=1000.0)
     pieces, whole = (trained_by_buckets(size, cluster=cluster) for size in (1, 2**20))
     assert pieces.world.now < whole.world.now
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "pays"), [(1000.0, True), (math.inf, False)], ids=["slow network", "no network"]
+)
+def test_overlap_is_chosen_where_it_pays(bandwidth, pays, monkeypatch):
+    monkeypatch.setattr("regatta.learn.buckets.BUCKET_BYTES", 30)
+    # Without a network both ways take as long, and then one sum it is.
+    cluster = Cluster(sample_seconds=1.0, latency=0.0, bandwidth=bandwidth)
+    chosen = trained_by_buckets(-1, turns=20, cluster=cluster)
+    assert [replica.counters["overlaps"] for replica in chosen.replicas] == [int(pays)] * 3
+    assert chosen.final == trained_by_buckets(2**20, turns=20).final, "either way the same bits"
+
+
+def test_a_vector_of_one_bucket_needs_no_trial():
+    chosen = trained_by_buckets(-1, turns=20)
+    assert not any(replica.counters for replica in chosen.replicas)
+    assert chosen.exchanged == trained_by_buckets(0, turns=20).exchanged
 
 
 class Unused(nn.Module):

@@ -69,13 +69,14 @@ def duel(
     pairs: int,
     lead: int = 0,
     workers: int = 2,
+    bucket_bytes: int = 0,
 ) -> Duel:
     """`lead` steps of every block are not timed: workers that run staggered take up their places.
 
     Where one waits for what another has to finish first, a common start would be counted against
     them once a block, though a run has it only once.
     """
-    run = measured_run(strategy, network, workers)
+    run = measured_run(strategy, network, workers, bucket_bytes)
     plan = _Plan(network.steps, network.repeats * pairs, lead)
     told = launch(run.num_ranks, _take_part, (run, peer, plan))
     server = told[workers] if run.num_ranks > workers else None

@@ -50,7 +50,7 @@ LSTM = Network("LSTM of 1.8 M", Sequences(), 16, steps=2, repeats=2)
 NETWORKS = (DNN, LARGE, LSTM)
 
 
-def measured_run(strategy: str, network: Network, workers: int = 2) -> Run:
+def measured_run(strategy: str, network: Network, workers: int = 2, bucket_bytes: int = 0) -> Run:
     """A run that trains and does nothing else: an evaluation is off the training clock."""
     return Run(
         task=network.task,
@@ -58,6 +58,7 @@ def measured_run(strategy: str, network: Network, workers: int = 2) -> Run:
         workers=workers,
         minibatch=network.minibatch,
         optimiser=Sgd(lr=0.01),
+        bucket_bytes=bucket_bytes,
         evaluation=Evaluation(every=_NEVER),
     )
 

@@ -17,10 +17,12 @@ from torch.nn import Parameter
 
 from regatta.comm import Op, Vector
 from regatta.learn.layout import Layout
+from regatta.learn.overlap import BUCKET_BYTES, BUCKETS, FOUND_OUT, WHOLE, Choice
 
 if TYPE_CHECKING:
     from regatta.learn.replica import Replica
 
+_OVERLAP = "overlaps"  # the counter that keeps what was found out
 FORWARD_SHARE = 1 / 3  # of a turn's time; backward takes about twice as long
 
 
@@ -51,26 +53,31 @@ async def reduced_whole(
 
 
 class Reduced:
-    def __init__(self, replica: Replica, all_reduce: Callable[..., Op[Vector]]) -> None:
+    def __init__(
+        self, replica: Replica, all_reduce: Callable[..., Op[Vector]], in_buckets: bool
+    ) -> None:
         self._replica = replica
         self._all_reduce = all_reduce
-        layout = replica.layout
-        bucket_bytes = replica.bucket_bytes or layout.numel * layout.dtype.itemsize
+        layout, wanted = replica.layout, replica.bucket_bytes if in_buckets else 0
+        bucket_bytes = BUCKET_BYTES if wanted == FOUND_OUT else wanted or layout.nbytes
         most = max(1, bucket_bytes // layout.dtype.itemsize)
-        self._slices = cut(layout.rooms, layout.numel, most)
+        whole, buckets = [(0, layout.numel)], cut(layout.rooms, layout.numel, most)
+        self._ways = (whole, buckets)
+        self._choice = self._choice_of(wanted, buckets)
         self._backward = self._hooked_once()
 
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
 
     async def __anext__(self) -> Vector:
-        replica = self._replica
+        replica, slices = self._replica, self._ways[self._choice.way]
         batch = replica.stream.next()
         vector = self._own_vector()
+        began = replica.comm.now()
         if batch is None:
             vector.zero_()
-            operations = [self._start(vector[start:stop]) for start, stop in self._slices]
-        elif len(self._slices) == 1:
+            operations = [self._start(vector[start:stop]) for start, stop in slices]
+        elif len(slices) == 1:
             whole = partial(replica._gradient, batch, vector)
             operations = [self._start(await replica.comm.compute(whole, replica.load_of_a_turn))]
         else:
@@ -78,15 +85,27 @@ class Reduced:
             operations = await replica.comm.compute(in_pieces, replica.load_of_a_turn, overlap=True)
         replica.turns += batch is not None
         total = self._joined(vector, [await operation for operation in operations])
+        if self._choice.made is None:
+            await self._choice.took(replica.comm.now() - began, self._all_reduce)
+            if self._choice.made is not None:
+                replica.counters[_OVERLAP] = self._choice.made
         if total[-1] == 0:
             raise StopAsyncIteration
         return total
+
+    def _choice_of(self, wanted: int, buckets: list[tuple[int, int]]) -> Choice:
+        """Made beforehand, unless it is to be found out and there is something to find."""
+        if wanted != FOUND_OUT:
+            return Choice(BUCKETS if len(buckets) > 1 else WHOLE)
+        if len(buckets) == 1 or self._replica.comm.size == 1:
+            return Choice(WHOLE)
+        return Choice(self._replica.counters.get(_OVERLAP))
 
     def _hooked_once(self) -> Backward:
         """A model's parameters get their hooks once, however often roles start again."""
         body = self._replica.body
         if body.backward is None:
-            body.backward = Backward(body.layout, self._slices)
+            body.backward = Backward(body.layout, self._ways[BUCKETS])
         return body.backward
 
     def _own_vector(self) -> Tensor:

@@ -109,7 +109,9 @@ class Replica(Part):
         self.turns += 1
         return gradient
 
-    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+    def reduced_by(
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+    ) -> AsyncIterator[Vector]:
         """Summed gradients: in buckets of `bucket_bytes` while backward still runs, or whole.
 
         A replica whose part is over adds nothing until nobody has anything to add. A sum lies in
@@ -117,7 +119,7 @@ class Replica(Part):
         """
         from regatta.learn.buckets import Reduced
 
-        return Reduced(self, all_reduce)
+        return Reduced(self, all_reduce, in_buckets)
 
     def slot(self, name: str) -> Vector:
         """State of a strategy that outlives a turn; a zero vector at first, saved ever after."""

@@ -168,7 +168,9 @@ class TimingReplica(TimingPart):
     def _gradient(self) -> Phantom:
         return self.weights
 
-    def reduced_by(self, all_reduce: Callable[..., Op[Vector]]) -> AsyncIterator[Vector]:
+    def reduced_by(
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+    ) -> AsyncIterator[Vector]:
         return TimingReduced(self, all_reduce)
 
     def slot(self, name: str) -> Vector:

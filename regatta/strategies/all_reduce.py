@@ -27,11 +27,11 @@ class AllReduce(Strategy):
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         all_reduce = reducer(code(self.compress), comm, replica, self.feedback)
-        async for total in replica.reduced_by(all_reduce):
+        async for total in replica.reduced_by(all_reduce, in_buckets=self.compress == NONE):
             replica.step(total, of=int(total[-1]))  # divided by who contributed
 
     def check_run(self, minibatch: int, bucket_bytes: int) -> None:
-        if bucket_bytes and self.compress != NONE:
+        if bucket_bytes > 0 and self.compress != NONE:
             raise ValueError("all-reduce: compress codes whole gradients: use bucket_bytes=0")
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
