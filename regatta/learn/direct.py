@@ -144,8 +144,10 @@ class Direct:
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
     """In the place of a layer's own forward, and by its name: pickled, it is that again."""
     output = linear(input, self.weight, self.bias)
-    if not torch.compiler.is_compiling() and _noting is not None and output.grad_fn is not None:
-        _noting.append(Call(self, input, input._version, output.grad_fn))
+    if not torch.compiler.is_compiling() and _noting is not None:
+        node = output.grad_fn
+        if node is not None:
+            _noting.append(Call(self, input, input._version, node))
     return output
 
 
