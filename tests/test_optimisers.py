@@ -205,6 +205,7 @@ def test_the_vector_that_a_step_makes_comes_from_the_comm():
     crew = Crew(Single(), 1)
     replica = crew.replicas[0]
     replica.comm = comm = Counting(replica.comm)
+    assert len(replica.weights) == 2  # handed out: a step must leave them alone
     replica.step(torch.tensor([2.0, 1.0]))
     assert replica.weights is comm.made[-1]
     whole = (

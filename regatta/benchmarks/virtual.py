@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -10,84 +11,109 @@ import torch
 
 from regatta.benchmarks import Case, Result, abba, pin
 from regatta.cluster import Cluster
-from regatta.config import Run
+from regatta.config import Evaluation, Run
 from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings
 from regatta.learn.optimisers import Sgd
 from regatta.strategies import registry
 from regatta.strategies.parameter_server import ParameterServer
+from regatta.stream import Stream
 from regatta.tasks import Task
 from regatta.tasks.teacher import Teacher
 from regatta.tasks.vectors import Vectors
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.virtual import VirtualWorld
 
-_WORKERS = 64
-_BAR = 0.92
+_WORKERS = (64, 256)
+_MINIBATCH = 256
+_BAR = 0.95
+_BLOCK = 32  # turns: short, for the machine's speed changes within seconds
 _OPERATIONS_BAR = 150_000  # awaited a second, in a timing-only simulation
 _RANKS = 1024
+_NEVER = 1e12  # epochs
+_NETWORKS: tuple[tuple[str, Task, int], ...] = (
+    ("teacher network", Teacher(), 4),
+    ("DNN of 1.4 M", Vectors(train=max(_WORKERS) * _MINIBATCH), 1),
+)
 
 
 def virtual(pairs: int) -> Result:
     torch.set_num_threads(1)
     pin(0)
     keep_freed_memory()  # the peer has the use of it too
-    # The machine's speed changes within seconds: short blocks, and more of them, see less of it.
-    teacher = _turns("teacher network", Teacher(), 256, 2 * pairs)
-    dnn = _turns("DNN of 1.4 M", Vectors(), 256, pairs)
-    versus = f"{_WORKERS} virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
-    return Result("virtual", versus, [teacher, dnn, _operations(pairs)])
+    cases = [
+        _turns(f"{name}, {workers} workers", task, workers, repeats * pairs)
+        for name, task, repeats in _NETWORKS
+        for workers in _WORKERS
+    ]
+    versus = "virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
+    return Result("virtual", versus, [*cases, _operations(pairs)])
 
 
-def _turns(name: str, task: Task, minibatch: int, pairs: int) -> Case:
+def _turns(name: str, task: Task, workers: int, pairs: int) -> Case:
     """One gradient and one step a turn: the parameter server's."""
-    ours = _Simulation(task, minibatch)
-    bare = _BareLoop(task, minibatch)
-    ours.run()
-    bare.run(_WORKERS)
-    seconds: dict[str, list[float]] = {"A": [], "B": []}
-    for side in abba(pairs):
-        began = time.perf_counter()
-        ours.run() if side == "A" else bare.run(_WORKERS)
-        seconds[side].append(time.perf_counter() - began)
-    ratios = [b / a for a, b in zip(seconds["A"], seconds["B"], strict=True)]
-    return Case(
-        name,
-        ratios,
-        _BAR,
-        f"{_WORKERS / median(seconds['A']):,.0f} turns/s",
-        f"{_WORKERS / median(seconds['B']):,.0f} turns/s",
+    run = Run(
+        task=task,
+        strategy=ParameterServer(),
+        optimiser=Sgd(lr=0.01),
+        workers=workers,
+        minibatch=_MINIBATCH,
+        evaluation=Evaluation(every=_NEVER),  # the bare loop makes none either
     )
+    around = Surroundings("virtual", task.open(), log=lambda event: None)
+    world = VirtualWorld(run.num_ranks, run.cluster, workers=workers)
+    ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
+    blocks = _Blocks(_BareLoop(task), workers, pairs)
+    for rank in ranks:
+        rank.stream.limit = 1 << 60
+        rank.replica.stream = _Watched(rank.stream, blocks)
+    world.run(lambda comm: run.strategy.role(comm.rank, workers)(comm, ranks[comm.rank].replica))
+    ratios = [b / a for a, b in zip(blocks.seconds["A"], blocks.seconds["B"], strict=True)]
+    ours, bare = (f"{_BLOCK / median(blocks.seconds[side]):,.0f} turns/s" for side in "AB")
+    return Case(name, ratios, _BAR, ours, bare)
 
 
-class _Simulation:
-    """64 workers and a server whose replicas outlive a block; a block is a turn of every worker."""
+class _Blocks:
+    """Times blocks of the simulation's turns, and runs the bare loop's between them."""
 
-    def __init__(self, task: Task, minibatch: int) -> None:
-        self._run = Run(
-            task=task, strategy=ParameterServer(), optimiser=Sgd(lr=0.01), workers=_WORKERS,
-            minibatch=minibatch,
-        )  # fmt: skip
-        self._around = Surroundings("virtual", task.open(), log=lambda event: None)
-        self._ranks: list[Rank] = []
+    def __init__(self, bare: _BareLoop, workers: int, pairs: int) -> None:
+        self.seconds: dict[str, list[float]] = {"A": [], "B": []}
+        self._bare = bare
+        self._course = self._warm_up_and_measure(2 * workers, pairs)
 
-    def run(self) -> None:
-        world = VirtualWorld(self._run.num_ranks, self._run.cluster, workers=_WORKERS)
-        if not self._ranks:
-            self._ranks = [Rank(self._run, comm, comm.chance, self._around) for comm in world.comms]
-        for rank, comm in zip(self._ranks, world.comms, strict=True):
-            rank.comm = rank.replica.comm = comm
-            rank.stream.limit = rank.replica.turns + 1
-        roles = [self._run.strategy.role(comm.rank, _WORKERS) for comm in world.comms]
-        world.run(lambda comm: roles[comm.rank](comm, self._ranks[comm.rank].replica))
+    def goes_on(self) -> bool:
+        """Asked before every turn of any worker."""
+        return next(self._course, False)
+
+    def _warm_up_and_measure(self, warm_up: int, pairs: int) -> Iterator[bool]:
+        for _ in range(warm_up):
+            yield True
+        self._bare.run(_BLOCK)
+        for side in abba(pairs):
+            began = time.perf_counter()
+            if side == "A":
+                for _ in range(_BLOCK):
+                    yield True
+            else:
+                self._bare.run(_BLOCK)
+            self.seconds[side].append(time.perf_counter() - began)
+
+
+class _Watched:
+    def __init__(self, stream: Stream, blocks: _Blocks) -> None:
+        self.samples = stream.samples
+        self._stream, self._blocks = stream, blocks
+
+    def next(self, number: int | None = None) -> Any | None:
+        return self._stream.next(number) if self._blocks.goes_on() else None
 
 
 class _BareLoop:
     """What anybody would write: zero_grad, forward, backward, step."""
 
-    def __init__(self, task: Task, minibatch: int) -> None:
+    def __init__(self, task: Task) -> None:
         self._data: Any = task.open()
-        self._order = Order(self._data.train_samples, minibatch, 1, 0)
+        self._order = Order(self._data.train_samples, _MINIBATCH, 1, 0)
         self._model = task.model()
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         self._turn = 0

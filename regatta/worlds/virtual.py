@@ -20,6 +20,7 @@ from regatta.cluster import Cluster
 from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
 from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link
+from regatta.worlds.memory import seldom_collecting
 from regatta.worlds.operations import SENT, Computing, Done, Group, Inbox, Pending
 
 T = TypeVar("T")
@@ -75,9 +76,10 @@ class VirtualWorld:
             self._at(0.0, VirtualComm._resume, comm)
         heap = self._heap
         try:
-            while heap:
-                self.now, _, action, argument = heappop(heap)
-                action(argument)
+            with seldom_collecting(self.size):
+                while heap:
+                    self.now, _, action, argument = heappop(heap)
+                    action(argument)
             waiting = [comm for comm in self.comms if comm._waits_for is not None]
             if waiting:
                 raise Deadlock(self._who_waits(waiting))
