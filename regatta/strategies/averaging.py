@@ -90,7 +90,7 @@ class Averaging(Strategy):
         block = Block()
         async for gradient in replica:
             replica.step(gradient)
-            del gradient  # a meeting may have its memory
+            del gradient  # the next, or a meeting, may have its memory
             self.note(block, replica)
             if block.steps == self.period:
                 await self.meet(comm, replica, outer, block)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from sys import intern
 
-from regatta.comm import EMPTY, GOODBYE, Comm, Load, Vector
+from regatta.comm import DATA, EMPTY, GOODBYE, Comm, Load, Vector
 from regatta.compress import Channel, Code
 from regatta.learn.layout import Stretch
 from regatta.learn.replica import Replica
@@ -17,13 +16,13 @@ def one_way(code: Code | None, replica: Replica, stripe: Stretch) -> Channel | N
     return None if code is None else Channel(code, replica, stripe, "", feedback=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Stripe:
     """What a worker knows of the stripe that one server holds."""
 
     number: int
     server: int
-    version: str  # the name of the counter that keeps it
+    version: int
     out: Channel | None
     back: Channel | None
 
@@ -52,18 +51,18 @@ class Servers:
             stripe = replica.layout.stripe(number, count)
             out = None if code is None else Channel(code, replica, stripe, "residual", feedback)
             back = one_way(code_for_weights, replica, stripe)
-            name, server = intern(f"version of stripe {number}"), comm.size - count + number
-            self._stripes.append(_Stripe(number, server, name, out, back))
+            version = replica.counters.get(_version_of(number), 0)
+            server = comm.size - count + number
+            self._stripes.append(_Stripe(number, server, version, out, back))
 
     async def push(self, gradient: Vector) -> None:
-        versions = self._replica.counters
         pieces = self._replica.cut(gradient, len(self._stripes))
         for stripe in self._stripes:
             piece = pieces[stripe.number]
             if stripe.out is not None:
                 load = Load(nbytes=piece.nbytes)
                 piece = await self._comm.compute(partial(stripe.out.encode, piece), load)
-            await self._comm.send(stripe.server, piece, version=versions.get(stripe.version, 0))
+            await self._comm.send(stripe.server, piece, DATA, stripe.version)
 
     async def pull(self, final: bool = False) -> None:
         """What is final comes uncoded: all ranks must end alike."""
@@ -73,11 +72,17 @@ class Servers:
             reply = await self._comm.recv(stripe.server)
             code = None if final else stripe.back
             pieces[stripe.number] = reply.data if code is None else code.decode(reply.data)
-            self._replica.counters[stripe.version] = reply.version
+            stripe.version = reply.version
             versions += reply.version
         self._replica.load(self._replica.joined(pieces), versions // len(pieces))
 
     async def leave(self) -> None:
         for stripe in self._stripes:
-            await self._comm.send(stripe.server, EMPTY, tag=GOODBYE)
+            await self._comm.send(stripe.server, EMPTY, GOODBYE)
         await self.pull(final=True)
+        for stripe in self._stripes:  # they outlive this turn of the role
+            self._replica.counters[_version_of(stripe.number)] = stripe.version
+
+
+def _version_of(stripe: int) -> str:
+    return f"version of stripe {stripe}"

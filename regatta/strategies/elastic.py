@@ -83,6 +83,7 @@ class Elastic(Strategy):
         met = replica.steps
         async for gradient in replica:
             replica.step(gradient)
+            del gradient  # the next, or a meeting, may have its memory
             if replica.steps - met == self.period:
                 centre, met = await self.meet(comm, replica, centre), replica.steps
         if replica.steps > met:
@@ -113,6 +114,7 @@ class Elastic(Strategy):
         met = replica.steps
         async for gradient in replica:
             replica.step(gradient)
+            del gradient  # the next, or a meeting, may have its memory
             if replica.steps - met == self.period:
                 met = await self.visit(comm, replica, met)
         if replica.steps > met:

@@ -48,6 +48,7 @@ class Gossip(Strategy):
                 await self.take_answer(comm, replica, line, asked)
                 asked = None
             replica.step(gradient)
+            del gradient  # the next may have its memory
             if neighbours and replica.steps % self.period == 0:
                 asked = neighbours[replica.pick(len(neighbours))]
                 await line.send(asked, replica.weights, replica.version)
@@ -69,6 +70,7 @@ class Gossip(Strategy):
             while asking and (request := await comm.poll()) is not None:
                 asking -= await self.answered(comm, replica, line, request)
             replica.step(gradient)
+            del gradient  # the next may have its memory
         while asking:
             asking -= await self.answered(comm, replica, line, await comm.recv())
         await self.close(comm, replica)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, attrgetter, itemgetter
 
-from regatta.comm import ANY, GOODBYE, LAST, Comm, Load, Message, Op, Vector
+from regatta.comm import ANY, DATA, GOODBYE, LAST, Comm, Load, Message, Op, Vector
 from regatta.compress import NONE, code, code_for_models
 from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
@@ -80,6 +80,7 @@ class ParameterServer(Strategy):
         async for gradient in team.gradients(replica):
             if team.leads:
                 await servers.push(gradient)
+                del gradient  # the next may have its memory
                 await servers.pull()
             if team.followers:
                 await team.follow_leader(replica)
@@ -252,7 +253,7 @@ class _Desk:
 
     def _step(self, gradients: list[Vector], born: int, rate: float) -> None:
         total = reduce(add, gradients)
-        self.part.step(total, born, of=int(total[-1]), rate=rate)
+        self.part.step(total, born, int(total[-1]), rate)
 
     async def reply(self, workers: list[int]) -> None:
         weights, version = self.part.weights, self.part.version
@@ -261,7 +262,7 @@ class _Desk:
             weights = await self.comm.compute(encode, self.part.merging)
         for worker in self.rotated(workers):
             self.present[worker] = version
-            await self.comm.send(worker, weights, version=version)
+            await self.comm.send(worker, weights, DATA, version)
 
     def rotated(self, workers: Sequence[int]) -> Sequence[int]:
         """Servers begin with different workers, so that not all send to the same one at once."""

@@ -44,6 +44,7 @@ class Ring(Strategy):
             if node is not None:
                 await node.merge(gradient, model_is_here)
                 model_is_here = False
+            del gradient  # the next may have its memory
             if team.followers:
                 await team.follow_leader(replica)
         if node is not None:
@@ -100,7 +101,7 @@ class _Node:
             if not model_is_here:
                 model = await self._comm.recv(self._previous)
                 part.load(self._decoded(number, model), model.version)
-            step = partial(part.step, pieces[number], born=born, of=count)
+            step = partial(part.step, pieces[number], born, count)
             await self._comm.compute(step, part.merging)
             # The send and the next minibatch, trained from the same new model, overlap.
             await self._send(number)
@@ -141,7 +142,7 @@ class _Node:
         data = part.weights
         if channel is not None:
             data = await self._comm.compute(partial(channel.encode, data), part.merging)
-        await self._comm.send(self._following, data, version=part.version)
+        await self._comm.send(self._following, data, DATA, part.version)
 
     def _decoded(self, number: int, chunk: Message) -> Vector:
         channel = self._channels[number]

@@ -17,6 +17,7 @@ class Single(Strategy):
     async def worker(self, comm: Comm, replica: Replica) -> None:
         async for gradient in replica:
             replica.step(gradient)
+            del gradient  # the next may have its memory
 
     def check(self, workers: int) -> None:
         if workers != 1:
