@@ -46,6 +46,17 @@ def test_a_bound_in_teams_is_kept_too():
     assert max(ages_of(replace(bound, max_staleness=None), 16, 200)) > 20
 
 
+@pytest.mark.parametrize(("team", "workers"), [(2, 4), (3, 6), (2, 6)])
+def test_the_first_team_counts_whole_too(team, workers):
+    """With the tightest bound that is permitted, and every team as slow as chance has it."""
+    bound = ParameterServer(mode="mixed", group=str(team), max_staleness=workers - 1)
+    for seed in range(12):
+        cluster = Cluster(sample_seconds=1e-5, jitter=0.8, jitter_seed=seed)
+        ages = ages_of(bound, workers, 60, cluster)
+        assert sum(ages.values()) == workers // team * 60
+        assert max(ages) < workers
+
+
 def test_a_looser_bound_costs_less_time():
     """Waiting for stragglers is the price of freshness."""
 

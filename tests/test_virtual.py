@@ -5,6 +5,7 @@ Times are binary fractions wherever they are compared with `==`, so they are exa
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,21 @@ def test_messages_of_one_sender_keep_their_order_and_header():
         return [(m.src, m.tag, m.version, m.data.item()) for m in (odd, *rest)]
 
     assert run(sender, receiver)[1] == [(0, 1, 11, 1.0), (0, 0, 10, 0.0), (0, 0, 12, 2.0)]
+
+
+def test_what_is_taken_by_name_leaves_the_order_of_the_rest():
+    async def sender(comm):
+        for number in range(2):
+            await comm.send(4, LETTER, tag=number, version=comm.rank)
+
+    async def receiver(comm):
+        await comm.compute(nothing, Load(samples=100))  # until all have come
+        named = [await comm.recv(2, tag=1), await comm.recv(1), await comm.recv(2)]
+        rest = [await comm.recv() for _ in range(5)]
+        return [(m.version, m.tag) for m in (*named, *rest)]
+
+    first, second = [(0, 0), (3, 0)], [(0, 1), (1, 1), (3, 1)]
+    assert run(*[sender] * 4, receiver)[4] == [(2, 1), (1, 0), (2, 0), *first, *second]
 
 
 def test_poll_never_waits():
@@ -332,6 +348,22 @@ def test_halting_reaches_everybody():
     # Rank 0 is resumed first, so rank 1 sees it from its start.
     assert run(first, second)[1] == (True, True)
     assert run(idle, second)[1] == (False, False)
+
+
+@pytest.mark.parametrize("ranks", [2, 1000])
+def test_garbage_is_looked_for_less_often_while_many_ranks_play(ranks):
+    usual = gc.get_threshold()
+
+    async def rank(comm):
+        return gc.get_threshold()[0]
+
+    async def failing(comm):
+        raise ZeroDivisionError
+
+    assert run(*[rank] * ranks)[0] == max(usual[0], 20 * ranks)
+    with pytest.raises(ZeroDivisionError):
+        run(*[failing] * ranks)
+    assert gc.get_threshold() == usual
 
 
 # -- the cluster ----------------------------------------------------------------------------

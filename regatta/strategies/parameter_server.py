@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, attrgetter, itemgetter
 
-from regatta.comm import ANY, DATA, GOODBYE, LAST, Comm, Load, Message, Op, Vector
+from regatta.comm import ANY, DATA, GOODBYE, LAST, WORLD, Comm, Load, Message, Op, Vector
 from regatta.compress import NONE, code, code_for_models
 from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
@@ -225,7 +225,7 @@ class _Desk:
         self.comm, self.part = comm, part
         self.present = dict.fromkeys(clients, part.version)  # and what each computes from
         self.stripes: dict[int, Vector] = {}  # of other servers, when all is over
-        sizes = {ranks[0]: len(ranks) for ranks in comm.groups.values() if ranks[0] != 0}
+        sizes = {ranks[0]: len(ranks) for name, ranks in comm.groups.items() if name != WORLD}
         self.size_of = dict.fromkeys(clients, 1) | sizes
         self._number = comm.rank - (comm.size - strategy.servers)
         self._servers = strategy.servers
