@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from real import RECIPE, REGATTA
+from real import RECIPE, REGATTA, members, until
 
 pytestmark = pytest.mark.real
 STRATEGIES = ("all-reduce", "averaging", "parameter-server", "ring", "gossip", "pipeline")
@@ -39,39 +39,29 @@ def kill_once(seed: int, folder: Path) -> str:
     try:
         return f"{strategy}: {_kill_and_look(parent, folder, chance)}"
     finally:
-        for pid in _members(parent.pid):
+        for pid in members(parent.pid):
             os.kill(pid, signal.SIGKILL)  # not left behind by a test that failed
 
 
 def _kill_and_look(parent: subprocess.Popen, folder: Path, chance: random.Random) -> str:
     shared_before = _shared_segments()
     events = folder / "run" / "events.jsonl"
-    _until(lambda: len(_ranks(parent.pid)) >= 2, "ranks have started")
+    until(lambda: len(_ranks(parent.pid)) >= 2, "ranks have started")
     if chance.random() < 0.7:  # else while they still find each other
-        _until(lambda: events.exists() and '"progress"' in events.read_text(), "a step is made")
+        until(lambda: events.exists() and '"progress"' in events.read_text(), "a step is made")
     time.sleep(chance.random() * 0.3)
     victim = chance.choice([parent.pid, *_ranks(parent.pid)])
     os.kill(victim, signal.SIGKILL)
     parent.wait(LIMIT_SECONDS)
-    _until(lambda: not _members(parent.pid), "all processes are gone")
-    _until(lambda: not _left(folder / "tmp"), "no folder, file or socket is left")
+    until(lambda: not members(parent.pid), "all processes are gone")
+    until(lambda: not _left(folder / "tmp"), "no folder, file or socket is left")
     assert _shared_segments() <= shared_before
     return "the parent was killed" if victim == parent.pid else "a rank was killed"
 
 
-def _members(session: int) -> dict[int, int]:
-    """Processes of this session that run, and their parents."""
-    listed = subprocess.run(
-        ["ps", "-s", str(session), "-o", "pid=,ppid=,stat="],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return {int(pid): int(parent) for pid, parent, state in rows if "Z" not in state}
-
-
 def _ranks(parent: int) -> list[int]:
     """They are forked by a server that is the parent's child."""
-    parents = _members(parent)
+    parents = members(parent)
     return [pid for pid, server in parents.items() if parents.get(server) == parent]
 
 
@@ -83,13 +73,6 @@ def _left(folder: Path) -> list[Path]:
 def _shared_segments() -> set[str]:
     """Named shared memory of the whole system."""
     return {path.name for path in Path("/dev/shm").iterdir()}
-
-
-def _until(condition, what, seconds=LIMIT_SECONDS + 15):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come about that {what}"
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

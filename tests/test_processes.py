@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from real import RECIPE, command, light_fuse, plan, torchrun
+from real import RECIPE, command, light_fuse, members, plan, torchrun, until
 
 from regatta import runs
 from regatta.comm import ANY, WorldFailed
@@ -202,24 +202,10 @@ def test_nobody_is_left_when_the_parent_is_killed(tmp_path):
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     events = tmp_path / "run" / "events.jsonl"
-    _until(lambda: events.exists() and '"progress"' in events.read_text())
+    until(lambda: events.exists() and '"progress"' in events.read_text(), "a step is made")
     parent.kill()
     parent.wait()
-    _until(lambda: not _session_members(parent.pid))  # fails if somebody stays
-
-
-def _session_members(session: int) -> list[str]:
-    listed = subprocess.run(
-        ["ps", "-s", str(session), "-o", "pid=,stat="], capture_output=True, text=True, check=False
-    )
-    return [line for line in listed.stdout.splitlines() if "Z" not in line]
-
-
-def _until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
+    until(lambda: not members(parent.pid), "all processes are gone")
 
 
 def _hears_interrupts():
@@ -236,7 +222,7 @@ def test_an_interrupt_saves_and_ends_in_good_order(tmp_path):
         preexec_fn=_hears_interrupts,
     )  # fmt: skip
     events = tmp_path / "run" / "events.jsonl"
-    _until(lambda: events.exists() and '"progress"' in events.read_text())
+    until(lambda: events.exists() and '"progress"' in events.read_text(), "a step is made")
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 0, stderr

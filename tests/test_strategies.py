@@ -43,7 +43,7 @@ from regatta.runs import Plan, simulate
 from regatta.strategies import Strategy, registry
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.averaging import Averaging
-from regatta.strategies.base import Exchange, mean
+from regatta.strategies.base import Exchange
 from regatta.strategies.parameter_server import ParameterServer
 from regatta.strategies.ring import Ring
 
@@ -353,7 +353,7 @@ class Deserting(AllReduce):
 
     async def worker(self, comm, replica):
         async for gradient in replica:
-            replica.step(mean(await comm.all_reduce(gradient)), of=comm.size)
+            replica.step(replica.mean(await comm.all_reduce(gradient)), of=comm.size)
 
 
 class Littering(AllReduce):

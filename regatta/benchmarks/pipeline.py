@@ -6,9 +6,7 @@ The peer's blocks run between our turns, so our loop is the strategy's own and n
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -17,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from regatta.benchmarks import Case, Result, abba, pin
+from regatta.benchmarks import Case, Result, pin
+from regatta.benchmarks.turns import Turns
 from regatta.comm import Comm
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings
@@ -62,20 +61,26 @@ def _measure(
     keep_freed_memory()  # the peer has the use of it too
     torch.set_num_threads(1)
     connect(rank, size, init_method)
-    blocks = _Blocks(pairs)
-    strategy = _Measured(micro=micro, blocks=blocks)
-    run = Run(
-        task=_TASK, strategy=strategy, workers=size, minibatch=_MINIBATCH, optimiser=Sgd(lr=0.01)
-    )
     comm = ProcessComm({})
     player = Rank(
-        run, comm, comm.chance, Surroundings("processes", _TASK.open(), log=lambda event: None)
+        Run(
+            task=_TASK,
+            strategy=Pipeline(micro=micro),
+            workers=size,
+            minibatch=_MINIBATCH,
+            optimiser=Sgd(lr=0.01),
+        ),
+        comm,
+        comm.chance,
+        Surroundings("processes", _TASK.open(), log=lambda event: None),
     )
-    blocks.prepare(player, _Peer(player, micro))
-    run_blocking(strategy.worker(comm, player.replica))
+    player.stream.limit = 1 << 60
+    turns = Turns(_Peer(player, micro), _TURNS, pairs, warm_up=3, meet=dist.barrier)
+    measured = _Measured(micro=micro, player=player, turns=turns)
+    run_blocking(measured.worker(comm, player.replica))
     comm.close()
     dist.destroy_process_group()
-    return blocks.seconds["A"], blocks.seconds["B"]
+    return turns.seconds["A"], turns.seconds["B"]
 
 
 class _Peer:
@@ -109,43 +114,16 @@ class _Peer:
             self._optimizer.step()
 
 
-class _Blocks:
-    """Times blocks of our turns, and runs the peer's between them."""
-
-    def __init__(self, pairs: int) -> None:
-        self.seconds: dict[str, list[float]] = {"A": [], "B": []}
-        self._course = self._warm_up_and_measure(pairs)
-
-    def prepare(self, player: Rank, peer: _Peer) -> None:
-        self._player, self._peer = player, peer
-        player.stream.limit = 1 << 60
-
-    def before_a_turn(self) -> None:
-        if not next(self._course, False):
-            self._player.stream.limit = 0  # that was all
-
-    def _warm_up_and_measure(self, pairs: int) -> Iterator[bool]:
-        for _ in range(3):
-            yield True
-        self._peer.run(3)
-        for side in abba(pairs):
-            dist.barrier()
-            began = time.perf_counter()
-            if side == "A":
-                for _ in range(_TURNS):
-                    yield True
-            else:
-                self._peer.run(_TURNS)
-            dist.barrier()
-            self.seconds[side].append(time.perf_counter() - began)
-
-
 @dataclass(frozen=True)
 class _Measured(Pipeline):
     """The strategy itself, with a look at the clock before every turn."""
 
-    blocks: _Blocks = field(default_factory=lambda: _Blocks(0))
+    player: Rank | None = None
+    turns: Turns | None = None
 
     async def _goes_on(self, comm: Comm, stage: Stage) -> bool:
-        self.blocks.before_a_turn()
+        assert self.player is not None
+        assert self.turns is not None
+        if not self.turns.goes_on():
+            self.player.stream.limit = 0  # that was all
         return await super()._goes_on(comm, stage)

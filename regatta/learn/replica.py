@@ -114,8 +114,8 @@ class Replica(Part):
     ) -> AsyncIterator[Vector]:
         """Summed gradients: in buckets of `bucket_bytes` while backward still runs, or whole.
 
-        A replica whose part is over adds nothing until nobody has anything to add. A sum lies in
-        memory that the replica lends: it is good until the next turn.
+        A replica whose part is over adds nothing until nobody has anything to add. A sum may be all
+        ranks' one copy: nobody writes to it, and it is good until the next turn.
         """
         from regatta.learn.buckets import Reduced
 

@@ -10,7 +10,7 @@ from regatta.compress import NONE, code_for_models
 from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
-from regatta.strategies.base import Exchange, Strategy, mean
+from regatta.strategies.base import Exchange, Strategy
 from regatta.strategies.kaldi import NUMBER_BYTES, Schedule, everybodys, is_kept
 from regatta.strategies.outer import BlockMomentum, CntkBlockMomentum, DiLoCo, Outer, WithMomentum
 
@@ -124,7 +124,7 @@ class Averaging(Strategy):
         memory = replica.optimiser_state if self.state == "averaged" else None
         if memory is not None:
             total = await comm.all_reduce(memory if brings else replica.no_optimiser_state)
-            replica.load_optimiser_state(mean(total))
+            replica.load_optimiser_state(total / total[-1])
         elif self.state == "reset":
             replica.reset_optimiser()
 

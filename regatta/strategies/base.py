@@ -81,11 +81,6 @@ class Strategy:
         raise NotImplementedError
 
 
-def mean(total: Vector) -> Vector:
-    """The mean of a sum: a vector's last element counts what it stands for."""
-    return total / total[-1]
-
-
 def take_back(replica: Replica) -> None:
     """Go on with the own model that `hand_over` has put aside."""
     own = replica.slots.pop("own", None)

@@ -68,17 +68,14 @@ class Arena:
 
     def send(self, data: Tensor, to: int) -> Place:
         """Let neighbour `to` hold this value; it is copied if it does not lie here yet."""
-        block = self._block_of(data)
-        if block is None:
-            copy = self.empty(data.numel(), data.dtype)
-            copy.copy_(data)
-            return self.send(copy, to)
+        data = self.placed(data)
+        block = self._by_offset[self._start_of(data)]
         block.sent[to] += 1
         return Place(block.number, data.data_ptr() - self._address, data.nbytes)
 
     def placed(self, data: Tensor) -> Tensor:
         """The value itself if it lies here, else a copy that does."""
-        if self._block_of(data) is not None:
+        if self._start_of(data) in self._by_offset:
             return data
         copy = self.empty(data.numel(), data.dtype)
         copy.copy_(data)
@@ -87,8 +84,9 @@ class Arena:
     def blocks_in_use(self) -> int:
         return sum(not self._is_free(block) for block in self._by_offset.values())
 
-    def _block_of(self, data: Tensor) -> _Block | None:
-        return self._by_offset.get(data.untyped_storage().data_ptr() - self._address)
+    def _start_of(self, data: Tensor) -> int:
+        """Where its block would begin; of memory from elsewhere, no block does."""
+        return data.untyped_storage().data_ptr() - self._address
 
     def _free_block(self, nbytes: int) -> _Block:
         # Pages that are never touched take no memory, so sizes may be rounded up generously.

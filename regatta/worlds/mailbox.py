@@ -57,7 +57,7 @@ class Mailbox:
         if dst == self._rank:
             self._put(Message(dst, tag, version, data))
         elif self._near is not None and dst in self._near:
-            self._near.send(dst, tag, version, data, self._pump)
+            self._near.send(dst, tag, version, data, self.take_in)
         else:
             self._far.send(dst, tag, version, data)
 
@@ -65,7 +65,7 @@ class Mailbox:
         """The first message that has come and fits."""
         find = partial(self._find, src, tag)
         if not wait:
-            self._pump()
+            self.take_in()
         return self._when_there(find, src, wait)
 
     def take_own(self, src: int, tag: int) -> Tensor:
@@ -74,10 +74,6 @@ class Mailbox:
         value = self._when_there(lambda: values.popleft() if values else None, src)
         assert value is not None
         return value
-
-    def news(self) -> None:
-        """Take in what has come, without waiting."""
-        self._pump()
 
     def halt_others(self) -> None:
         for peer in self._peers:
@@ -111,10 +107,10 @@ class Mailbox:
                     raise WorldFailed(f"rank {peer} is gone: {why}")
             if not wait:
                 return None
-            self._pump(patience=None)
+            self.take_in(patience=None)
 
-    def _pump(self, patience: int | None = 0) -> None:
-        """Take in what has come; without patience at once, with None when something has."""
+    def take_in(self, patience: int | None = 0) -> None:
+        """What has come: without patience at once, with None when something has."""
         for file, _ in self._poll.poll(patience):
             if file == self._bell:
                 self._open_the_door()

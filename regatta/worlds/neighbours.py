@@ -60,9 +60,9 @@ class Neighbours:
         return rank in self._writers
 
     def send(
-        self, dst: int, tag: int, version: int, data: Tensor, pump: Callable[[], None]
+        self, dst: int, tag: int, version: int, data: Tensor, take_in: Callable[[], None]
     ) -> None:
-        """`pump` takes in what has come, while the pipe is full: so nobody waits for ever."""
+        """While the pipe is full, what has come is taken in: so nobody waits for ever."""
         dtype = DTYPES.index(data.dtype)
         if data.nbytes <= SMALL_BYTES:
             payload = data.view(torch.uint8).numpy().tobytes() if data.nbytes else b""
@@ -71,15 +71,15 @@ class Neighbours:
             payload = b""
             place = self.arena.send(data.contiguous(), self._places[dst])
             header = _HEADER.pack(tag, version, dtype, *place)
-        self._write(dst, header + payload, pump)
+        self._write(dst, header + payload, take_in)
 
-    def _write(self, dst: int, text: bytes, pump: Callable[[], None]) -> None:
+    def _write(self, dst: int, text: bytes, take_in: Callable[[], None]) -> None:
         while True:
             try:
                 os.write(self._writers[dst], text)  # all of it or nothing, so short a text
                 return
             except BlockingIOError:
-                pump()
+                take_in()
                 select.select([], [self._writers[dst]], [], 0.01)
             except BrokenPipeError:
                 raise WorldFailed(f"rank {dst} is gone: it has closed its pipe") from None

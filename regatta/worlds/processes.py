@@ -138,7 +138,7 @@ class ProcessComm:
             self._mailbox.halt_others()
 
     def halted(self) -> bool:
-        self._mailbox.news()
+        self._mailbox.take_in()
         return self._halted
 
     def close(self) -> None:
