@@ -7,6 +7,7 @@ interface. Payloads are values: whoever hands a vector over never writes to it a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -68,6 +69,32 @@ class Phantom:
 
 
 Vector: TypeAlias = Any  # a contiguous 1-D torch.Tensor, or a Phantom in timing-only runs
+
+
+class Unwritten(ABC):
+    """A sum that nobody has written down: all summands are there, and their ranks share the rest.
+
+    `sum[-1]` is its count. Unless that is 0, every rank makes use of it once, and all in one way.
+    """
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def use(
+        self,
+        work: Callable[[torch.Tensor, slice, Sequence[torch.Tensor]], None],
+        into: Callable[[], Sequence[torch.Tensor]],
+        vectors: int,
+        head: int,
+    ) -> list[torch.Tensor]:
+        """Let each rank work on its share of the sum, piece by piece while it is in the cache.
+
+        `work` is given a piece, where it lies, and the vectors to write to: those that `into` makes
+        on the first rank, so many in number, which are returned on every rank and shared from then
+        on. No piece lies on both sides of element `head`.
+        """
+
 
 EMPTY: Final = torch.empty(0)  # the payload of a message that is all header
 
@@ -132,11 +159,12 @@ class Comm(Protocol):
     def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]: ...
     def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]: ...
     def all_reduce(
-        self, data: Vector, group: str = WORLD, into: Vector | None = None
+        self, data: Vector, group: str = WORLD, into: Vector | None = None, written: bool = True
     ) -> Op[Vector]:
         """The SUM in rank order; dividing is the strategy's line.
 
-        `into` lends memory that the result may be written to, `data` itself included.
+        `into` lends memory that the result may be written to, `data` itself included. A sum that
+        need not be `written` may be `Unwritten`: it is for `replica.step` or `replica.mean` alone.
         """
         ...
 

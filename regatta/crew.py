@@ -120,7 +120,7 @@ class _JoinedReplica(Replica):
         return self
 
     def reduced_by(
-        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True, written: bool = True
     ) -> AsyncIterator[Vector]:
         return reduced_whole(self, all_reduce)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +59,23 @@ class Faulty:
 
     def open(self) -> _FailingData:
         return _FailingData(self._teacher().open(), self)
+
+
+@dataclass(frozen=True)
+class Wide(Faulty):
+    """Weights and statistics in a vector that ranks share, of several pieces for each of two."""
+
+    name: ClassVar[str] = "wide"
+
+    def _teacher(self) -> Teacher:
+        return Teacher(inputs=8, hidden=(900, 700), classes=3, train=487, dev=64)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(8), super().model())
+
+
+def wide() -> Run:
+    return replace(small(), task=Wide(), stop=Stop(epochs=1))
 
 
 def small() -> Run:

@@ -12,14 +12,22 @@ from pathlib import Path
 
 from regatta import config, recipes, runs
 
-RECIPE = f"{Path(__file__).parent / 'faulty.py'}:small"
+RECIPES = Path(__file__).parent / "faulty.py"
+RECIPE = f"{RECIPES}:small"
+WIDE = f"{RECIPES}:wide"
 REGATTA = [sys.executable, "-c", "from regatta.cli import main; main()"]
 
 
-def plan(folder: Path, strategy: str, workers: int, settings: tuple[str, ...] = ()) -> runs.Plan:
+def plan(
+    folder: Path,
+    strategy: str,
+    workers: int,
+    settings: tuple[str, ...] = (),
+    recipe: str = RECIPE,
+) -> runs.Plan:
     chosen = config.component("strategy", strategy)
-    run = replace(recipes.load(RECIPE), strategy=chosen, workers=workers)
-    return runs.Plan(RECIPE, config.assign(run, list(settings)), folder)
+    run = replace(recipes.load(recipe), strategy=chosen, workers=workers)
+    return runs.Plan(recipe, config.assign(run, list(settings)), folder)
 
 
 def light_fuse(folder: Path, rank: int = 1, turn: int = 20, how: str = "kill") -> tuple[str, ...]:

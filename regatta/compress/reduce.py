@@ -20,11 +20,16 @@ Reduce = Callable[..., Any]  # as Comm.all_reduce
 
 
 def reducer(
-    code: Code | None, comm: Comm, replica: Replica, feedback: bool = True, group: str = WORLD
+    code: Code | None,
+    comm: Comm,
+    replica: Replica,
+    feedback: bool = True,
+    group: str = WORLD,
+    written: bool = True,
 ) -> Reduce:
     """What to sum with: the world's own all-reduce, or one that encodes."""
     if code is None or len(comm.groups[group]) == 1:
-        return partial(comm.all_reduce, group=group)
+        return partial(comm.all_reduce, group=group, written=written)
     if isinstance(code, PowerSgd):
         return PowerReducer(code, comm, replica, feedback, group)
     return StripeReducer(code, comm, replica, feedback, comm.groups[group])

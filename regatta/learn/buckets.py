@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from regatta.comm import Op, Vector
+from regatta.comm import Op, Seconds, Vector
 from regatta.learn.layout import Layout
 from regatta.learn.overlap import BUCKET_BYTES, BUCKETS, FOUND_OUT, WHOLE, Choice
 
@@ -54,9 +54,14 @@ async def reduced_whole(
 
 class Reduced:
     def __init__(
-        self, replica: Replica, all_reduce: Callable[..., Op[Vector]], in_buckets: bool
+        self,
+        replica: Replica,
+        all_reduce: Callable[..., Op[Vector]],
+        in_buckets: bool,
+        written: bool,
     ) -> None:
         self._replica = replica
+        self._whole = {} if written else {"written": False}  # not every reducer knows of it
         self._all_reduce = all_reduce
         layout, wanted = replica.layout, replica.bucket_bytes if in_buckets else 0
         bucket_bytes = BUCKET_BYTES if wanted == FOUND_OUT else wanted or layout.nbytes
@@ -64,16 +69,18 @@ class Reduced:
         whole, buckets = [(0, layout.numel)], cut(layout.rooms, layout.numel, most)
         self._ways = (whole, buckets)
         self._choice = self._choice_of(wanted, buckets)
+        self._began: Seconds | None = None  # the last turn, while there is something to find out
         self._backward = self._hooked_once()
 
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
 
     async def __anext__(self) -> Vector:
+        if self._choice.made is None:
+            await self._find_out()
         replica, slices = self._replica, self._ways[self._choice.way]
         batch = replica.stream.next()
         vector = self._own_vector()
-        began = replica.comm.now()
         if batch is None:
             vector.zero_()
             operations = [self._start(vector[start:stop]) for start, stop in slices]
@@ -85,13 +92,18 @@ class Reduced:
             operations = await replica.comm.compute(in_pieces, replica.load_of_a_turn, overlap=True)
         replica.turns += batch is not None
         total = self._joined(vector, [await operation for operation in operations])
-        if self._choice.made is None:
-            await self._choice.took(replica.comm.now() - began, self._all_reduce)
-            if self._choice.made is not None:
-                replica.counters[_OVERLAP] = self._choice.made
         if total[-1] == 0:
             raise StopAsyncIteration
         return total
+
+    async def _find_out(self) -> None:
+        """A turn is over where the next begins: steps belong to it as much as sums."""
+        replica, now = self._replica, self._replica.comm.now()
+        if self._began is not None:
+            await self._choice.took(now - self._began, self._all_reduce)
+            if self._choice.made is not None:
+                replica.counters[_OVERLAP] = self._choice.made
+        self._began = now
 
     def _choice_of(self, wanted: int, buckets: list[tuple[int, int]]) -> Choice:
         """Made beforehand, unless it is to be found out and there is something to find."""
@@ -125,6 +137,8 @@ class Reduced:
         return self._replica.body.joined(pieces[::-1])
 
     def _start(self, piece: Tensor) -> Op[Vector]:
+        if piece.numel() == self._replica.layout.numel:
+            return self._all_reduce(piece, into=piece, **self._whole)
         return self._all_reduce(piece, into=piece)
 
     def _forward_and_backward(self, batch: Any, vector: Tensor) -> list[Op[Vector]]:

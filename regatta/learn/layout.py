@@ -67,8 +67,8 @@ class Span:
     def zeros(self) -> Tensor:
         return self.zeros_of(self.numel)
 
-    def fold(self, old: Tensor, new: Tensor, total: Tensor, of: int, share: float) -> None:
-        """Fold the observations in a sum of `of` gradients into the weights' statistics.
+    def fold(self, old: Tensor, new: Tensor, tail: Tensor, of: int, share: float) -> None:
+        """Fold the observations in the tail of a sum of `of` gradients into weights' statistics.
 
         `share` is their part in all observations so far, for layers that average all alike.
         """
@@ -76,7 +76,7 @@ class Span:
             new[self.num_parameters :] = old[self.num_parameters :]
         if not self.buffers:
             return
-        mean = total[self.num_parameters : -1] / of
+        mean = tail[:-1] / of
         pairs = zip(self._tail_pieces(new), mean.split(self._buffer_sizes), strict=True)
         for buffer, (kept, seen) in zip(self.buffers, pairs, strict=True):
             momentum = share if buffer.momentum is None else buffer.momentum

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regatta.comm import Comm, Load, Vector
+from regatta.comm import Comm, Load, Unwritten, Vector
 from regatta.learn.layout import Span
 from regatta.learn.optimisers import Optimiser
 
@@ -43,6 +43,7 @@ class Part:
         self.merging = Load(nbytes=span.nbytes)
         self._vector = weights
         self._handed_out = False
+        self._is_guest = False  # in vectors that are another rank's
         self._optimiser = optimiser
         self._memory = NO_MEMORY
         self._memory_handed_out = False
@@ -51,6 +52,8 @@ class Part:
 
     @property
     def weights(self) -> Vector:
+        if self._is_guest:  # others will step them, and not know that somebody holds them here
+            self._vector, self._is_guest = self._empty().copy_(self._vector), False
         self._handed_out = True
         return self._vector
 
@@ -66,7 +69,7 @@ class Part:
 
     def load(self, weights: Vector, version: int | None = None) -> None:
         self._vector = weights
-        self._handed_out = True
+        self._handed_out, self._is_guest = True, False
         if version is not None:
             self.version = version
             self._changed()
@@ -96,32 +99,76 @@ class Part:
 
     def _advance(self, total: Tensor, of: int, rate: float) -> None:
         """Move the weights: in place, or into new memory if somebody else holds the old."""
-        old, self._vector = self._vector, self._empty() if self._handed_out else self._vector
+        if isinstance(total, Unwritten):
+            self._advance_together(total, of, rate)
+            return
+        old, self._vector = self._vector, self._next_vector()
         self._optimise(old, total, of, rate)
-        self.span.fold(old, self._vector, total, of, share=of / (self.version + of))
+        tail = total[self.span.num_parameters :]
+        self.span.fold(old, self._vector, tail, of, share=of / (self.version + of))
         self._handed_out = False
+
+    def _next_vector(self) -> Tensor:
+        return self._empty() if self._handed_out else self._vector
+
+    def _advance_together(self, total: Unwritten, of: int, rate: float) -> None:
+        """Ranks that step alike from the same weights share them, and each steps a stripe."""
+        start, length = (self._vector, *self._memory.vectors), self.span.num_parameters
+        steps = self._memory.steps + self._optimiser.counts_steps
+
+        def step(piece: Tensor, here: slice, end: Sequence[Tensor]) -> None:
+            if here.start < length:
+                self._step(here, start, end, piece, piece, of, steps, rate)
+            else:
+                self.span.fold(start[0], end[0], piece, of, share=of / (self.version + of))
+
+        def end() -> Sequence[Tensor]:
+            return self._next_vector(), *self._next_memory().vectors
+
+        kept = {vector.data_ptr(): vector for vector in start}
+        shared = total.use(step, end, 1 + len(self._optimiser.memory), head=length)
+        self._vector, *vectors = (kept.get(vector.data_ptr(), vector) for vector in shared)
+        self._memory = Memory(vectors, steps)
+        self._is_guest = self.comm.rank != 0
+        self._handed_out = self._memory_handed_out = False
 
     def _optimise(self, old: Tensor, total: Tensor, of: int, rate: float) -> None:
         """A step of the parameters from `old`, which the present weights may be."""
-        optimiser, new, length = self._optimiser, self._vector, self.span.num_parameters
-        if optimiser.is_plain:  # one pass: no mean need be written down
-            alpha = -(optimiser.lr * rate / of)
-            torch.add(old[:length], total[:length], alpha=alpha, out=new[:length])
+        length = self.span.num_parameters
+        if self._optimiser.is_plain:  # one pass takes no pieces
+            self._step(slice(length), [old], [self._vector], total[:length], total, of, 0.0, rate)
             return
         before, after = self._memory, self._next_memory()
-        copies = [(a, b) for a, b in zip(after.vectors, before.vectors, strict=False) if a is not b]
-        copies += [(new, old)] if new is not old else []
-        scratch = new.new_empty(min(CHUNK, length) if of > 1 else 0)
-        for start in range(0, length, CHUNK):
-            here = slice(start, min(start + CHUNK, length))
-            for written, read in copies:
-                written[here] = read[here]
-            gradient = total[here]
-            if of > 1:
-                gradient = torch.div(gradient, of, out=scratch[: here.stop - start])
-            memory = [vector[here] for vector in after.vectors]
-            optimiser.update(new[here], gradient, memory, after.steps, rate)
+        start, end = (old, *before.vectors), (self._vector, *after.vectors)
+        scratch = old.new_empty(min(CHUNK, length) if of > 1 else 0)
+        for first in range(0, length, CHUNK):
+            here = slice(first, min(first + CHUNK, length))
+            mean = scratch[: here.stop - first]
+            self._step(here, start, end, total[here], mean, of, after.steps, rate)
         self._memory, self._memory_handed_out = after, False
+
+    def _step(
+        self,
+        here: slice,
+        start: Sequence[Tensor],
+        end: Sequence[Tensor],
+        total: Tensor,
+        mean: Tensor,
+        of: int,
+        steps: float,
+        rate: float,
+    ) -> None:
+        """Weights and memory at `start` step to `end`, which may be the same; `mean` is lent."""
+        optimiser, old, new = self._optimiser, start[0][here], end[0][here]
+        if optimiser.is_plain:  # one pass: no mean need be written down
+            torch.add(old, total, alpha=-(optimiser.lr * rate / of), out=new)
+            return
+        for written, read in zip(end, start, strict=False):  # nothing is remembered at first
+            if written.data_ptr() != read.data_ptr():
+                written[here] = read[here]
+        gradient = torch.div(total, of, out=mean) if of > 1 else total
+        memory = [vector[here] for vector in end[1:]]
+        optimiser.update(new, gradient, memory, steps, rate)
 
     def _next_memory(self) -> Memory:
         """With vectors to write to: the present ones, or new ones if somebody else holds those."""
@@ -188,7 +235,7 @@ class Part:
                 f"the checkpoint's model has {weights.numel()} numbers, this one "
                 f"{self._vector.numel()}: it belongs to another task or model"
             )
-        self._vector, self._handed_out = weights, True
+        self._vector, self._handed_out, self._is_guest = weights, True, False
         self.steps, self.version = numbers["steps"], numbers["version"]
         remembered = under("optimiser.", tensors)
         if remembered:

@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from regatta.comm import Comm, Load, Op, Vector
+from regatta.comm import Comm, Load, Op, Unwritten, Vector
 from regatta.data.order import mixed_seed
 from regatta.learn.body import Body, Step
 from regatta.learn.layers import split
@@ -110,16 +110,17 @@ class Replica(Part):
         return gradient
 
     def reduced_by(
-        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True, written: bool = True
     ) -> AsyncIterator[Vector]:
         """Summed gradients: in buckets of `bucket_bytes` while backward still runs, or whole.
 
-        A replica whose part is over adds nothing until nobody has anything to add. A sum may be all
-        ranks' one copy: nobody writes to it, and it is good until the next turn.
+        Who only steps with them need not have them `written`. A replica whose part is over adds
+        nothing until nobody has anything to add. A sum may be all ranks' one copy: nobody writes to
+        it, and it is good until the next turn.
         """
         from regatta.learn.buckets import Reduced
 
-        return Reduced(self, all_reduce, in_buckets)
+        return Reduced(self, all_reduce, in_buckets, written)
 
     def slot(self, name: str) -> Vector:
         """State of a strategy that outlives a turn; a zero vector at first, saved ever after."""
@@ -157,7 +158,14 @@ class Replica(Part):
 
     def mean(self, total: Vector) -> Vector:
         """That of a sum: a vector's last element counts what it stands for."""
-        return torch.div(total, total[-1], out=self._empty())
+        if not isinstance(total, Unwritten):
+            return torch.div(total, total[-1], out=self._empty())
+
+        def divide(piece: Tensor, here: slice, into: Sequence[Tensor]) -> None:
+            torch.div(piece, total[-1], out=into[0][here])
+
+        (mean,) = total.use(divide, lambda: [self._empty()], vectors=1, head=self.layout.numel)
+        return mean
 
     def spliced(self, parameters: Vector, rest: Vector) -> Vector:
         """The parameters of one vector with the statistics and count of another."""

@@ -169,7 +169,7 @@ class TimingReplica(TimingPart):
         return self.weights
 
     def reduced_by(
-        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True
+        self, all_reduce: Callable[..., Op[Vector]], in_buckets: bool = True, written: bool = True
     ) -> AsyncIterator[Vector]:
         return TimingReduced(self, all_reduce)
 

@@ -27,7 +27,8 @@ class AllReduce(Strategy):
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         all_reduce = reducer(code(self.compress), comm, replica, self.feedback)
-        async for total in replica.reduced_by(all_reduce, in_buckets=self.compress == NONE):
+        coded = self.compress != NONE
+        async for total in replica.reduced_by(all_reduce, in_buckets=not coded, written=coded):
             replica.step(total, of=int(total[-1]))  # divided by who contributed
 
     def check_run(self, minibatch: int, bucket_bytes: int) -> None:

@@ -108,7 +108,8 @@ class Averaging(Strategy):
             score = replica.score(block.losses) if has_news else math.inf
             scores = await everybodys(comm, score)
             brings = has_news and is_kept(comm.rank, scores, None if choose else self.drop)
-        all_reduce = reducer(code_for_models(self.compress), comm, replica, self.feedback)
+        code = code_for_models(self.compress)
+        all_reduce = reducer(code, comm, replica, self.feedback, written=False)
         total = await all_reduce(replica.weights if brings else replica.nothing)
         if not total[-1]:
             return False

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 _CHUNK = 1 << 16  # elements added up at a time, so that partial sums stay in the cache
+PIECE = 1 << 18  # elements added up and used at a time; with less, starting loops takes too long
+_REGISTERS = 1 << 10  # elements of more registers than a loop takes at a time
 _LINE = 16  # stripes begin at multiples of so many elements: a cache line
 
 
@@ -24,11 +26,25 @@ def by_host(ranks: Sequence[int], hosts: Sequence[int]) -> list[list[int]]:
     return list(found.values())
 
 
-def stripes_of(numel: int, ranks: int) -> list[slice]:
+def stripes_of(numel: int, ranks: int, multiple: int = _LINE) -> list[slice]:
     """Which part of a vector each rank adds up."""
-    lines = -(-numel // _LINE)
-    bounds = [min(numel, lines * n // ranks * _LINE) for n in range(ranks + 1)]
+    lines = -(-numel // multiple)
+    bounds = [min(numel, lines * n // ranks * multiple) for n in range(ranks + 1)]
     return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
+def pieces_of(numel: int, head: int, ranks: int, me: int) -> list[slice]:
+    """A rank's share of a vector, in pieces that stay in the cache.
+
+    Ranks share what comes before element `head`; the last takes what follows as well.
+
+    Loops over vectors treat the elements after the last whole register apart. As pieces are of many
+    registers, these elements are the same as those of the whole vector, and so are the bits.
+    """
+    mine = stripes_of(head, ranks, _REGISTERS)[me]
+    starts = range(mine.start, mine.stop, PIECE)
+    pieces = [slice(start, min(start + PIECE, mine.stop)) for start in starts]
+    return [*pieces, slice(head, numel)] if me == ranks - 1 and head < numel else pieces
 
 
 def add_up(hosts: Sequence[Sequence[Tensor]], out: Tensor) -> None:

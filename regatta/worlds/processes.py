@@ -19,6 +19,7 @@ from regatta.choices import NOTHING, Chance, Live
 from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
 from regatta.worlds.memory import give_back_freed_memory
 from regatta.worlds.neighbours import host_numbers
+from regatta.worlds.shared_sum import SharedSum
 from regatta.worlds.wires import AUTO, PATIENCE, Wires
 
 T = TypeVar("T")
@@ -110,10 +111,13 @@ class ProcessComm:
         return _Done(None if message is None else self._placed(message))
 
     def all_reduce(
-        self, data: Vector, group: str = WORLD, into: Vector | None = None
+        self, data: Vector, group: str = WORLD, into: Vector | None = None, written: bool = True
     ) -> Op[Vector]:
         self._count(data)
-        return _Blocking(self._collectives[group].sum(data, into), self.traffic)
+        ranks = self._collectives[group]
+        if written or not isinstance(ranks, SharedSum):
+            return _Blocking(ranks.sum(data, into), self.traffic)
+        return _Blocking(ranks.show(data), self.traffic)
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
         self._count(data)

@@ -3,17 +3,19 @@
 Every rank names the place of its vector; each adds up its own stripe over all of them in rank order
 and writes it to one result that all ranks then read where it lies. A vector that a rank made in its
 arena is not copied at all. Small vectors are handed to everybody, who adds them up alone: one wait
-instead of two.
+instead of two. A sum that need not be written is not: each rank adds up a piece of its stripe and
+uses it at once, to step weights that all ranks share from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from regatta.worlds.adding import add_up, stripes_of
+from regatta.comm import EMPTY, Unwritten
+from regatta.worlds.adding import PIECE, add_up, pieces_of, stripes_of
 from regatta.worlds.collectives import Finish
 from regatta.worlds.mailbox import Mailbox
 from regatta.worlds.neighbours import SMALL_BYTES, Neighbours
@@ -53,6 +55,36 @@ class SharedSum:
             self._tell(self._result, result)
         return lambda: self._add_together(mine, result)
 
+    def show(self, data: Tensor) -> Callable[[], Tensor | Unwritten]:
+        """As `sum`, but nothing is added up before somebody makes use of it."""
+        if data.nbytes <= SMALL_BYTES:
+            return self.sum(data)
+        mine = self._arena.placed(data)
+        self._tell(self._summand, mine)
+        return lambda: self._shown(mine)
+
+    def offer(self, make: Callable[[], Sequence[Tensor]]) -> list[Tensor]:
+        """The first rank's vectors, which everybody else may then write to as well."""
+        if self._me:
+            return []
+        vectors = [self._arena.placed(vector) for vector in make()]
+        for vector in vectors:
+            self._tell(self._result, vector)
+        return vectors
+
+    def shared(self, offered: list[Tensor], number: int) -> list[Tensor]:
+        first = self._ranks[0]
+        return offered or [self._mailbox.take_own(first, self._result) for _ in range(number)]
+
+    def meet(self) -> None:
+        """Go on when everybody is here."""
+        self._tell(self._added, EMPTY)
+        for rank in self._others:
+            self._mailbox.take_own(rank, self._added)
+
+    def pieces(self, numel: int, head: int) -> list[slice]:
+        return pieces_of(numel, head, len(self._ranks), self._me)
+
     def broadcast(self, data: Tensor, root: int) -> Finish:
         if self._ranks[self._me] != root:
             return lambda: self._mailbox.take_own(root, self._whole)
@@ -70,10 +102,14 @@ class SharedSum:
             result = self._mailbox.take_own(self._ranks[0], self._result)
         stripe = stripes_of(data.numel(), len(self._ranks))[self._me]
         add_up([[summand[stripe] for summand in summands]], result[stripe])
-        self._tell(self._added, data[:0])
-        for rank in self._others:
-            self._mailbox.take_own(rank, self._added)
+        self.meet()
         return result
+
+    def _shown(self, data: Tensor) -> Unwritten:
+        total = Summands(self, self._summands(self._summand, data))
+        if not total[-1]:
+            self.meet()  # nobody will use it: from here on nobody looks at it any more
+        return total
 
     def _summands(self, tag: int, own: Tensor) -> list[Tensor]:
         return [
@@ -84,3 +120,39 @@ class SharedSum:
     def _tell(self, tag: int, data: Tensor) -> None:
         for rank in self._others:
             self._mailbox.send(rank, tag, 0, data)
+
+
+class Summands(Unwritten):
+    """What all ranks of a group have shown each other."""
+
+    def __init__(self, group: SharedSum, summands: list[Tensor]) -> None:
+        self._group = group
+        self._summands = summands
+        self._count = torch.empty_like(summands[0][-1:])
+        self._add_up(slice(-1, None), self._count)
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index != -1:
+            raise IndexError("of a sum that is not written only the last element is known")
+        return self._count[0]
+
+    def use(
+        self,
+        work: Callable[[Tensor, slice, Sequence[Tensor]], None],
+        into: Callable[[], Sequence[Tensor]],
+        vectors: int,
+        head: int,
+    ) -> list[Tensor]:
+        offer = self._group.offer(into)
+        scratch = torch.empty(PIECE, dtype=self._count.dtype)
+        shared: list[Tensor] = []
+        for here in self._group.pieces(self._summands[0].numel(), head):
+            piece = scratch[: here.stop - here.start]
+            self._add_up(here, piece)
+            shared = shared or self._group.shared(offer, vectors)  # they come meanwhile
+            work(piece, here, shared)
+        self._group.meet()
+        return shared
+
+    def _add_up(self, here: slice, out: Tensor) -> None:
+        add_up([[summand[here] for summand in self._summands]], out)

@@ -185,7 +185,7 @@ class VirtualComm:
         return Done(message)
 
     def all_reduce(
-        self, data: Vector, group: str = WORLD, into: Vector | None = None
+        self, data: Vector, group: str = WORLD, into: Vector | None = None, written: bool = True
     ) -> Op[Vector]:
         together = self._world._groups[group]
         return self._meet(together, together.summing, data, self._sum)
