@@ -34,6 +34,6 @@ def _in_step(strategy: str, network: Network, bar: float, pairs: int, lead: int 
 def _apart(network: Network, pairs: int) -> Case:
     """Blocks of a whole period: each has one meeting."""
     strategy = f"averaging:period={_PERIOD}"
-    whole = replace(network, steps=_PERIOD, repeats=max(1, network.repeats // 2))
+    whole = replace(network, steps=_PERIOD, repeats=network.repeats // 2)
     name = f"{strategy}, {network.name}, limit never meets"
     return duel(strategy, whole, BareLoop, pairs).case(name, _AVERAGING_BAR)

@@ -27,8 +27,8 @@ _BAR = 0.95
 _OPERATIONS_BAR = 150_000  # awaited a second, in a timing-only simulation
 _RANKS = 1024
 _NETWORKS = (
-    Network("teacher network", Teacher(), 256, steps=32, repeats=4),
-    Network("DNN of 1.4 M", Vectors(train=max(_WORKERS) * 256), 256, steps=32, repeats=1),
+    Network("teacher network", Teacher(), 256, steps=16, repeats=12),
+    Network("DNN of 1.4 M", Vectors(train=max(_WORKERS) * 256), 256, steps=8, repeats=8),
 )
 
 

@@ -38,15 +38,15 @@ class Network:
     repeats: int  # blocks a pair that was asked for
 
 
-DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=4)
+DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=8)
 LARGE = Network(
     "DNN of 44 M",
     Vectors(sizes=(680, 2048, 2048, 60, 2048, 2048, 16765), train=2048),
     256,
     steps=1,
-    repeats=2,
+    repeats=5,
 )
-LSTM = Network("LSTM of 1.8 M", Sequences(), 16, steps=2, repeats=2)
+LSTM = Network("LSTM of 1.8 M", Sequences(), 16, steps=2, repeats=4)
 NETWORKS = (DNN, LARGE, LSTM)
 
 
