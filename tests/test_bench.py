@@ -14,7 +14,7 @@ from regatta.benchmarks import NAMES, Case, Result, load, median_interval, repor
 from regatta.benchmarks.account import account
 from regatta.benchmarks.duel import Duel, Lap, duel
 from regatta.benchmarks.memory import Peak, memory, proportional_bytes
-from regatta.benchmarks.peers import BareLoop, Ddp, Place, SynchronousLimit
+from regatta.benchmarks.peers import BareLoop, Ddp, Place, SeldomMeeting, SynchronousLimit
 from regatta.benchmarks.server import server
 from regatta.benchmarks.start_up import first_step
 from regatta.benchmarks.transport import requests, sums
@@ -143,6 +143,7 @@ def positive(ratios: list[float], count: int) -> bool:
         ("all-reduce", Ddp, 0, 2),
         ("ring", SynchronousLimit, 1, 2),
         ("averaging:period=2", BareLoop, 0, 2),
+        ("averaging:period=16", SeldomMeeting, 0, 2),
         ("single", BareLoop, 0, 1),
     ],
 )

@@ -23,6 +23,7 @@ from regatta.tasks import Data, Task
 from regatta.worlds.processes import run_blocking
 
 _TRIALS = 50
+PERIOD = 16  # minibatches between two meetings of workers that average
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,19 @@ class SynchronousLimit(BareLoop):
             await comm.all_reduce(torch.zeros(1))
 
         run_blocking(meet())
+
+
+class SeldomMeeting(SynchronousLimit):
+    """The same, but they meet only as often as workers that average."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._meet_at_last = self._meet
+        self._meet = self._meet_after_a_period  # type: ignore[method-assign]
+
+    def _meet_after_a_period(self) -> None:
+        if self._turn % PERIOD == 0:
+            self._meet_at_last()
 
 
 def _fastest(ways: list[Callable[[], Any]]) -> Callable[[], Any]:

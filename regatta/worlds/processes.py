@@ -82,7 +82,7 @@ class ProcessComm:
         self._device = device
         self._halted = False
         self.groups = {WORLD: tuple(range(self.size))} | {k: tuple(v) for k, v in groups.items()}
-        wires = Wires(hosts or host_numbers(), device, transport, self._be_halted)
+        wires = Wires(hosts or host_numbers(), device, transport, self.traffic, self._be_halted)
         self._arena = wires.arena
         self._mailbox = wires.mailbox
         self._collectives = {name: wires.join(ranks) for name, ranks in self.groups.items()}

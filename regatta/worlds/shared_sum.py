@@ -9,12 +9,13 @@ uses it at once, to step weights that all ranks share from then on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from regatta.comm import EMPTY, Unwritten
+from regatta.comm import EMPTY, Traffic, Unwritten
 from regatta.worlds.adding import PIECE, add_up, pieces_of, stripes_of
 from regatta.worlds.collectives import Finish
 from regatta.worlds.mailbox import Mailbox
@@ -33,7 +34,9 @@ class SharedSum:
         ranks: Sequence[int],
         me: int,
         first_tag: int,
+        traffic: Traffic,
     ) -> None:
+        self.traffic = traffic
         self._mailbox = mailbox
         self._arena = neighbours.arena
         self._ranks = ranks
@@ -151,7 +154,9 @@ class Summands(Unwritten):
             self._add_up(here, piece)
             shared = shared or self._group.shared(offer, vectors)  # they come meanwhile
             work(piece, here, shared)
+        began = time.perf_counter()
         self._group.meet()
+        self._group.traffic.waiting += time.perf_counter() - began
         return shared
 
     def _add_up(self, here: slice, out: Tensor) -> None:

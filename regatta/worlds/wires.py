@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from regatta.comm import Traffic
 from regatta.worlds.adding import by_host
 from regatta.worlds.arena import Arena
 from regatta.worlds.collectives import Alone, ByDevice, Collectives, OverHosts
@@ -25,10 +26,15 @@ class Wires:
     """All ranks of a world make theirs together; `hosts` has the host of every rank."""
 
     def __init__(
-        self, hosts: Sequence[int], device: str, transport: str, on_halt: Callable[[], None]
+        self,
+        hosts: Sequence[int],
+        device: str,
+        transport: str,
+        traffic: Traffic,
+        on_halt: Callable[[], None],
     ) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
-        self._rank, self._hosts, self._device = rank, hosts, device
+        self._rank, self._hosts, self._device, self._traffic = rank, hosts, device, traffic
         beside = [other for other in range(size) if hosts[other] == hosts[rank]]
         shares = transport == AUTO and len(set(hosts)) < size
         self._near = meet_neighbours(beside) if shares else None
@@ -69,7 +75,7 @@ class Wires:
         assert self._near is not None
         if len(ranks) == 1:
             return Alone()
-        return SharedSum(self.mailbox, self._near, ranks, self._rank, self._next_tag)
+        return SharedSum(self.mailbox, self._near, ranks, self._rank, self._next_tag, self._traffic)
 
 
 def _gloo(ranks: Sequence[int], wanted: bool) -> Any:
