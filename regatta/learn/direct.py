@@ -45,6 +45,12 @@ class Place:
 
     layer: nn.Linear
     numbers: Sequence[int]
+    parameters: Sequence[Tensor]  # as they were found: a layer may be given others
+
+    @property
+    def product(self) -> str:
+        """The node that multiplies, by the name that autograd has for it."""
+        return "MmBackward0" if len(self.parameters) == 1 else "AddmmBackward0"
 
 
 class Use(NamedTuple):
@@ -164,7 +170,7 @@ def _candidates(model: nn.Module, layout: Layout) -> Iterator[Place]:
             and own[0].numel() >= LARGE
             and layout.offset(numbers[id(own[0])]) * own[0].element_size() % _ALIGNED_BYTES == 0
         ):
-            yield Place(module, [numbers[id(p)] for p in own])
+            yield Place(module, [numbers[id(p)] for p in own], own)
 
 
 def _parameters(layer: nn.Linear) -> list[Tensor]:
@@ -176,17 +182,15 @@ def _as_in_graph(place: Place, call: Call) -> Use | None:
     inputs, node = call.inputs, call.node
     if "View" in node.name():  # of the rows of all sequences
         node = node.next_functions[0][0]
-    own = _parameters(place.layer)
-    if node is None or node.name() != ("MmBackward0", "AddmmBackward0")[len(own) - 1]:
+    if node is None or node.name() != place.product:
         return None
     *biases, (before, _), (transposed, _) = node.next_functions
     if transposed is None or transposed.name() != "TBackward0":
         return None
     ends = [end for end, _ in (*transposed.next_functions, *biases)]
-    is_ordinary = (
-        inputs._version == call.inputs_version
-        and inputs.is_contiguous()
-        and all(getattr(end, "variable", None) is p for end, p in zip(ends, own, strict=True))
-        and not any(p._backward_hooks for p in own)
-    )
-    return Use(place, inputs, node, before, ends) if is_ordinary else None
+    if inputs._version != call.inputs_version or not inputs.is_contiguous():
+        return None
+    for end, parameter in zip(ends, place.parameters, strict=True):
+        if getattr(end, "variable", None) is not parameter or parameter._backward_hooks:
+            return None
+    return Use(place, inputs, node, before, ends)

@@ -161,7 +161,9 @@ class Layout(Span):
                 torch.cat(pieces, out=out[start:stop])
                 pieces = []
             start = stop = stop + room
-            out[stop - room + self.parameters[number].numel() : stop] = 0.0
+            padding = room - self.parameters[number].numel()
+            if padding:
+                out[stop - padding : stop] = 0.0
         torch.cat([*pieces, *self._observations(), self._one], out=out[start:])
         return out
 
