@@ -80,6 +80,12 @@ def race_table(finishes: list[Finish]) -> Table:
     return table
 
 
+def _reached(s: Summary, clock: str) -> str:
+    if s.time_to_target is None:
+        return "not reached"
+    return f"{s.time_to_target:.2f} {clock}, {s.interpolated_time:.2f} by a straight line"
+
+
 def summary_lines(s: Summary) -> list[str]:
     clock = "virtual s" if s.world == "virtual" else "s"
     workers = f"{s.workers} worker" + ("" if s.workers == 1 else "s")
@@ -91,8 +97,7 @@ def summary_lines(s: Summary) -> list[str]:
     if s.final is not None:
         lines.append(f"{s.metric} {s.final:.4f}, best {s.best:.4f}")
     if s.target is not None:
-        reached = "not reached" if s.time_to_target is None else f"{s.time_to_target:.2f} {clock}"
-        lines.append(f"time to {s.metric} {s.target:g}: {reached}")
+        lines.append(f"time to {s.metric} {s.target:g}: {_reached(s, clock)}")
     if s.mean_staleness is not None:
         lines.append(
             f"staleness: mean {s.mean_staleness:.2f}, 95 % at most {s.p95_staleness}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from regatta.arrival import NEVER, Arrival, Score, Target, arrival
 from regatta.events import Ended, Evaluated, Event, RankEnded, Resumed, Started
 
 
@@ -18,6 +19,7 @@ class Summary:
     metric: str
     target: float | None
     time_to_target: float | None  # first evaluation at or beyond the target
+    interpolated_time: float | None  # where a straight line from the evaluation before meets it
     seconds: float
     samples: int
     throughput: float  # samples a second
@@ -47,6 +49,7 @@ def summarise(events: Sequence[Event]) -> Summary:
     values = [e.results[started.metric] for e in scores]
     ranks = [e for e in events if isinstance(e, RankEnded)]
     ages = staleness(ranks)
+    arrived = _arrival(scores, started)
     workers = [r for r in ranks if r.role == "worker"]
     busy = sum(r.computing + r.waiting for r in workers)
     return Summary(
@@ -55,7 +58,8 @@ def summarise(events: Sequence[Event]) -> Summary:
         world=started.world,
         metric=started.metric,
         target=started.target,
-        time_to_target=time_to(scores, started, started.target),
+        time_to_target=arrived.first,
+        interpolated_time=arrived.interpolated,
         seconds=ended.training,
         samples=sum(r.samples for r in workers),
         throughput=sum(r.samples for r in workers) / ended.training if ended.training else 0.0,
@@ -74,15 +78,11 @@ def summarise(events: Sequence[Event]) -> Summary:
     )
 
 
-def time_to(scores: Sequence[Evaluated], started: Started, target: float | None) -> float | None:
-    """Training seconds until the first evaluation that reaches the target."""
-    if target is None:
-        return None
-    for score in scores:
-        value = score.results[started.metric]
-        if value >= target if started.higher_is_better else value <= target:
-            return score.training
-    return None
+def _arrival(evaluations: Sequence[Evaluated], started: Started) -> Arrival:
+    if started.target is None:
+        return NEVER
+    scores = [Score(e.training, e.results[started.metric]) for e in evaluations]
+    return arrival(scores, Target(started.target, started.higher_is_better))
 
 
 def staleness(ranks: Sequence[RankEnded]) -> dict[int, int]:

@@ -226,6 +226,7 @@ def a_run(*scores, ended=ENDED, started=STARTED):
 def test_a_summary():
     summary = summarise(a_run(evaluated(1.0, 0.5), evaluated(2.0, 0.9), evaluated(3.0, 0.8)))
     assert summary.time_to_target == 2.0  # the first that reaches it, on the training clock
+    assert summary.interpolated_time == pytest.approx(2)
     assert (summary.final, summary.best) == (0.8, 0.9)
     assert (summary.seconds, summary.samples, summary.throughput) == (4.0, 400, 100.0)
     assert summary.waiting_share == 0.25  # of the workers alone

@@ -86,7 +86,9 @@ def test_the_engine_knows_no_world():
 @pytest.mark.parametrize(
     ("module", "permitted"),
     [
-        ("regatta.metrics", {"regatta.events"}),
+        ("regatta.metrics", {"regatta.events", "regatta.arrival"}),
+        ("regatta.arrival", set()),
+        ("regatta.statistics", set()),
         ("regatta.events", set()),
         ("regatta.choices", set()),
         ("regatta.checkpoint", set()),

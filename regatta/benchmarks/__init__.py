@@ -20,6 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from regatta.config import nearest
+from regatta.statistics import ANYTHING, order_interval
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,9 @@ class Result:
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.9) -> tuple[float, float]:
-    """A distribution-free interval of the median, from order statistics (binomial tails)."""
-    ordered, n = sorted(values), len(values)
-    weights = [1.0]
-    for k in range(n):
-        weights.append(weights[-1] * (n - k) / (k + 1))
-    tail, k = 0.0, 0
-    while k < n // 2 and tail + weights[k] / 2.0**n <= (1 - confidence) / 2:
-        tail += weights[k] / 2.0**n
-        k += 1
-    k = max(k - 1, 0)
-    return ordered[k], ordered[n - 1 - k]
+    """Of the median, whatever the distribution; the extremes, where there are too few values."""
+    found = order_interval(values, confidence)
+    return (min(values), max(values)) if found == ANYTHING else (found.low, found.high)
 
 
 def abba(pairs: int) -> Iterator[str]:
