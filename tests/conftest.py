@@ -3,8 +3,12 @@
 import pytest
 import torch
 from helpers import Quadratic
+from hypothesis import settings
 
 torch.set_num_threads(1)
+# The same examples every time, however busy the machine is.
+settings.register_profile("regatta", deadline=None, derandomize=True)
+settings.load_profile("regatta")
 
 
 @pytest.fixture
