@@ -44,6 +44,7 @@ class Part:
         self._vector = weights
         self._handed_out = False
         self._is_guest = False  # in vectors that are another rank's
+        self._shares = False  # vectors with other ranks, as their guest or host
         self._optimiser = optimiser
         self._memory = NO_MEMORY
         self._memory_handed_out = False
@@ -102,6 +103,9 @@ class Part:
         if isinstance(total, Unwritten):
             self._advance_together(total, of, rate)
             return
+        if self._shares:  # from here on everybody steps alone, away from what is common
+            self._handed_out = self._memory_handed_out = True
+            self._shares = self._is_guest = False
         old, self._vector = self._vector, self._next_vector()
         self._optimise(old, total, of, rate)
         tail = total[self.span.num_parameters :]
@@ -129,7 +133,7 @@ class Part:
         shared = total.use(step, end, 1 + len(self._optimiser.memory), head=length)
         self._vector, *vectors = (kept.get(vector.data_ptr(), vector) for vector in shared)
         self._memory = Memory(vectors, steps)
-        self._is_guest = self.comm.rank != 0
+        self._shares, self._is_guest = True, self.comm.rank != 0
         self._handed_out = self._memory_handed_out = False
 
     def _optimise(self, old: Tensor, total: Tensor, of: int, rate: float) -> None:

@@ -154,6 +154,7 @@ class Summands(Unwritten):
             self._add_up(here, piece)
             shared = shared or self._group.shared(offer, vectors)  # they come meanwhile
             work(piece, here, shared)
+        shared = shared or self._group.shared(offer, vectors)  # also by who had no piece
         began = time.perf_counter()
         self._group.meet()
         self._group.traffic.waiting += time.perf_counter() - began
