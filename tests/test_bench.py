@@ -118,15 +118,17 @@ def test_sequences_shorter_than_the_convolution_are_refused():
 
 
 def test_the_peak_sees_a_vector_that_was_there_for_a_moment():
-    nbytes = 64_000_000
+    # Other processes come and go meanwhile, and each changes this one's share of PyTorch's pages
+    # by tens of megabytes: the vector is large beside that.
+    nbytes = 400_000_000
     with Peak() as still:
         before = proportional_bytes()
     with Peak() as peak:
         vector = torch.ones(nbytes // 4)
         time.sleep(0.3)
         del vector
-    assert peak.nbytes - before > 0.9 * nbytes
-    assert still.nbytes - before < 0.5 * nbytes, "the control sees one as well"
+    assert peak.nbytes - before > 0.75 * nbytes
+    assert still.nbytes - before < 0.25 * nbytes, "the control sees one as well"
 
 
 # -- real duels -----------------------------------------------------------------------------
