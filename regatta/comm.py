@@ -75,10 +75,19 @@ class Unwritten(ABC):
     """A sum that nobody has written down: all summands are there, and their ranks share the rest.
 
     `sum[-1]` is its count. Unless that is 0, every rank makes use of it once, and all in one way.
+    A rank's own gradient may be unwritten too, a sum of one that is nobody else's.
     """
+
+    is_common: bool = True  # ranks make use of it together
 
     @abstractmethod
     def __getitem__(self, index: int) -> torch.Tensor: ...
+
+    @staticmethod
+    def checked(index: int) -> int:
+        if index != -1:
+            raise IndexError("of a sum that is not written only the last element is known")
+        return index
 
     @abstractmethod
     def use(

@@ -104,7 +104,11 @@ class _JoinedReplica(Replica):
         self.over = False
         self.bind()
 
-    async def gradient(self, number: int | None = None) -> Vector | None:
+    @property
+    def unwritten(self) -> AsyncIterator[Vector]:
+        return self
+
+    async def gradient(self, number: int | None = None, written: bool = True) -> Vector | None:
         if number is not None:
             raise RuntimeError("a joined loop brings its own batches: nobody can deal them")
         gradient = None if self.over else await _Handover()

@@ -11,7 +11,7 @@ to add to counts 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -23,6 +23,9 @@ from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _NormBase
 
 T = TypeVar("T")
+# So many elements of all vectors in a step stay in the cache from one operation to the next.
+# Measured for 20 M parameters with momentum: 2**14 47 ms, 2**16 29, 2**18 19, 2**22 26, torch's 25.
+CHUNK = 2**18
 LARGE = 2**16  # elements of a parameter that is worth a place of its own in the cache
 _LINE = 16  # elements of a cache line, or two
 NOTHING_TO_LEARN = "the model has no parameters to learn"
@@ -166,6 +169,20 @@ class Layout(Span):
                 out[stop - padding : stop] = 0.0
         torch.cat([*pieces, *self._observations(), self._one], out=out[start:])
         return out
+
+    def pieces(self, gradients: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, slice]]:
+        """These gradients as they lie, cut to what stays in the cache, and where they belong."""
+        stop = self.num_parameters
+        for gradient, room in zip(reversed(gradients), reversed(self.rooms), strict=True):
+            start, stop = stop - room, stop - room
+            size = 0 if gradient is None else gradient.numel()
+            if gradient is not None:
+                flat = gradient.reshape(-1)
+                for first in range(0, size, CHUNK):
+                    last = min(first + CHUNK, size)
+                    yield flat[first:last], slice(start + first, start + last)
+            if size < room:
+                yield self.zeros_of(room - size), slice(start + size, start + room)
 
     def tail(self) -> Tensor:
         """The part of a gradient after the parameters."""

@@ -22,6 +22,7 @@ from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
 from regatta.learn.optimisers import Optimiser
 from regatta.learn.part import Part, under
+from regatta.learn.scattered import Scattered, Turns
 from regatta.learn.stage import Stage
 
 
@@ -99,12 +100,17 @@ class Replica(Part):
             raise StopAsyncIteration
         return gradient
 
-    async def gradient(self, number: int | None = None) -> Vector | None:
+    @property
+    def unwritten(self) -> AsyncIterator[Vector]:
+        """The same gradients for who only steps with them: they are no vectors."""
+        return Turns(self)
+
+    async def gradient(self, number: int | None = None, written: bool = True) -> Vector | None:
         """That of the next minibatch, or of minibatch `number` of all workers'."""
         batch = self.stream.next(number)
         if batch is None:
             return None
-        work = partial(self._gradient, batch)
+        work = partial(self._gradient if written else self._scattered, batch)
         gradient = await self.comm.compute(work, self.load_of_a_turn)
         self.turns += 1
         return gradient
@@ -215,6 +221,11 @@ class Replica(Part):
         with self.body.direct as direct:
             loss = self.forward(batch)
             return direct.gradient(loss, self._empty() if out is None else out)
+
+    def _scattered(self, batch: Any) -> Scattered:
+        parameters = self.layout.parameters
+        gradients = torch.autograd.grad(self.forward(batch), parameters, allow_unused=True)
+        return Scattered(self.layout, gradients)
 
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))

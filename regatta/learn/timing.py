@@ -146,6 +146,10 @@ class TimingReplica(TimingPart):
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
 
+    @property
+    def unwritten(self) -> AsyncIterator[Vector]:
+        return self
+
     # One coroutine less a turn than a replica needs: a thousand ranks take turns by the million.
 
     def __anext__(self) -> Op[Vector]:

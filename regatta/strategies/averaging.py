@@ -88,7 +88,7 @@ class Averaging(Strategy):
 
     async def train_apart(self, comm: Comm, replica: Replica, outer: Outer) -> None:
         block = Block()
-        async for gradient in replica:
+        async for gradient in replica.unwritten:
             replica.step(gradient)
             del gradient  # the next, or a meeting, may have its memory
             self.note(block, replica)

@@ -81,7 +81,7 @@ class Elastic(Strategy):
         centre = replica.weights  # that is what ranks hold when they meet, and at first
         take_back(replica)
         met = replica.steps
-        async for gradient in replica:
+        async for gradient in replica.unwritten:
             replica.step(gradient)
             del gradient  # the next, or a meeting, may have its memory
             if replica.steps - met == self.period:
@@ -112,7 +112,7 @@ class Elastic(Strategy):
     async def worker(self, comm: Comm, replica: Replica) -> None:
         take_back(replica)
         met = replica.steps
-        async for gradient in replica:
+        async for gradient in replica.unwritten:
             replica.step(gradient)
             del gradient  # the next, or a meeting, may have its memory
             if replica.steps - met == self.period:

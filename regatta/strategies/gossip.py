@@ -43,7 +43,7 @@ class Gossip(Strategy):
         line = Line(code_for_models(self.compress), comm, replica, self.feedback)
         neighbours = range(1, comm.size, 2)
         asked = None
-        async for gradient in replica:  # computed while the two models travel
+        async for gradient in replica.unwritten:  # computed while the two models travel
             if asked is not None:
                 await self.take_answer(comm, replica, line, asked)
                 asked = None
@@ -66,7 +66,7 @@ class Gossip(Strategy):
         take_back(replica)
         line = Line(code_for_models(self.compress), comm, replica, self.feedback)
         asking = len(range(0, comm.size, 2))
-        async for gradient in replica:
+        async for gradient in replica.unwritten:
             while asking and (request := await comm.poll()) is not None:
                 asking -= await self.answered(comm, replica, line, request)
             replica.step(gradient)

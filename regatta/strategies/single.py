@@ -15,7 +15,7 @@ class Single(Strategy):
     name = "single"
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
-        async for gradient in replica:
+        async for gradient in replica.unwritten:
             replica.step(gradient)
             del gradient  # the next may have its memory
 

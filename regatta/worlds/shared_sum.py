@@ -135,9 +135,7 @@ class Summands(Unwritten):
         self._add_up(slice(-1, None), self._count)
 
     def __getitem__(self, index: int) -> Tensor:
-        if index != -1:
-            raise IndexError("of a sum that is not written only the last element is known")
-        return self._count[0]
+        return self._count[self.checked(index)]
 
     def use(
         self,
