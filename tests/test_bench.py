@@ -55,11 +55,18 @@ def test_the_worst_case_is_the_one_nearest_below_its_bar():
 def test_the_speed_of_a_block_is_the_sum_of_the_workers_speeds():
     slow = {"A": [Lap(2.0, 0, 0)], "B": [Lap(4.0, 0, 0)]}
     fast = {"A": [Lap(1.0, 0, 0)], "B": [Lap(1.0, 0, 0)]}
-    fought = Duel(steps=4, minibatch=10, workers=[slow, fast])
+    fought = Duel(steps=4, minibatch=10, blocks=1, workers=[slow, fast])
     assert fought.speeds("A") == [20.0 + 40.0]
     assert fought.speeds("B") == [10.0 + 40.0]
     assert fought.ratios == [1.2]
     assert fought.milliseconds("B", lambda lap: lap.wall) == 1000 * 2.5 / 4
+
+
+def test_a_start_counts_once_however_many_blocks_it_runs():
+    seconds = [1.0, 2.0, 4.0, 2.0, 2.0, 8.0]
+    worker = {"A": [Lap(1.0, 0, 0)] * 6, "B": [Lap(s, 0, 0) for s in seconds]}
+    fought = Duel(steps=1, minibatch=1, blocks=3, workers=[worker])
+    assert fought.ratios == [2.0, 2.0]
 
 
 def test_what_is_kept_names_versions_cores_and_date():

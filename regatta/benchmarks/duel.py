@@ -3,6 +3,10 @@
 The peer's blocks run where our stream is asked for its next batch, so our loop is the strategy's
 own and never restarts. Workers begin a block together; then each times its own steps, and the speed
 of a block is the sum of the workers' speeds. So whoever need not meet is not made to.
+
+Where memory comes to lie is luck that lasts as long as a process and makes one side faster by some
+per cent. So every pair that is asked for is a fresh start of the processes, and its ratio the
+median of the blocks that they run: what an interval is made of is independent.
 """
 
 from __future__ import annotations
@@ -23,9 +27,6 @@ from regatta.engine import Rank
 from regatta.worlds.launch import launch
 
 _WARM_UP = 3  # steps
-_STARTS = (
-    3  # of fresh processes: where memory lies is luck, and speeds one side or the other by 1 %
-)
 
 
 class Lap(NamedTuple):
@@ -42,6 +43,7 @@ class Duel:
 
     steps: int  # a block
     minibatch: int
+    blocks: int  # of a side, in every start
     workers: list[dict[str, list[Lap]]]  # blocks by side: A ours, B the peer's
     server: Any = None
 
@@ -53,7 +55,10 @@ class Duel:
 
     @property
     def ratios(self) -> list[float]:
-        return [a / b for a, b in zip(self.speeds("A"), self.speeds("B"), strict=True)]
+        """One of every start."""
+        ratios = [a / b for a, b in zip(self.speeds("A"), self.speeds("B"), strict=True)]
+        starts = range(0, len(ratios), self.blocks)
+        return [median(ratios[first : first + self.blocks]) for first in starts]
 
     def milliseconds(self, side: str, of: Callable[[Lap], float]) -> float:
         """A step of one worker, in the median."""
@@ -80,16 +85,11 @@ def duel(
     them once a block, though a run has it only once.
     """
     run = measured_run(strategy, network, workers, bucket_bytes)
-    pairs *= network.repeats
-    starts = min(_STARTS, pairs)
-    told: list[list[dict[str, Any]]] = []
-    for start in range(starts):
-        share = pairs * (start + 1) // starts - pairs * start // starts
-        plan = _Plan(network.steps, share, lead)
-        told.append(launch(run.num_ranks, _take_part, (run, peer, plan)))
+    plan = _Plan(network.steps, network.repeats, lead)
+    told = [launch(run.num_ranks, _take_part, (run, peer, plan)) for _ in range(pairs)]
     ranks = [_added(of_rank) for of_rank in zip(*told, strict=True)]
     server = ranks[workers] if run.num_ranks > workers else None
-    return Duel(network.steps, network.minibatch, ranks[:workers], server)
+    return Duel(network.steps, network.minibatch, network.repeats, ranks[:workers], server)
 
 
 def _added(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Network:
     task: Task
     minibatch: int
     steps: int  # a block
-    repeats: int  # blocks a pair that was asked for
+    repeats: int  # blocks of either side in a fresh start
 
 
 DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=8)
