@@ -86,7 +86,8 @@ def duel(
     """
     run = measured_run(strategy, network, workers, bucket_bytes)
     plan = _Plan(network.steps, network.repeats, lead)
-    told = [launch(run.num_ranks, _take_part, (run, peer, plan)) for _ in range(pairs)]
+    starts = pairs * network.starts
+    told = [launch(run.num_ranks, _take_part, (run, peer, plan)) for _ in range(starts)]
     ranks = [_added(of_rank) for of_rank in zip(*told, strict=True)]
     server = ranks[workers] if run.num_ranks > workers else None
     return Duel(network.steps, network.minibatch, network.repeats, ranks[:workers], server)

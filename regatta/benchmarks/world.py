@@ -36,9 +36,10 @@ class Network:
     minibatch: int
     steps: int  # a block
     repeats: int  # blocks of either side in a fresh start
+    starts: int = 1  # a pair that was asked for; more where they are cheap and luck is large
 
 
-DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=8)
+DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=8, starts=2)
 LARGE = Network(
     "DNN of 44 M",
     Vectors(sizes=(680, 2048, 2048, 60, 2048, 2048, 16765), train=2048),
