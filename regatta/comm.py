@@ -133,6 +133,31 @@ class Op(Protocol[T_co]):
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
 
+class Timeline:
+    """The first so many stretches of a rank's time, on the clock of its world."""
+
+    __slots__ = ("ends", "kinds", "room", "starts")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.kinds: list[str] = []
+        self.starts: list[Seconds] = []
+        self.ends: list[Seconds] = []
+
+    def note(self, kind: str, began: Seconds, ended: Seconds) -> None:
+        if self.room > 0:
+            self.room -= 1
+            self.kinds.append(kind)
+            self.starts.append(began)
+            self.ends.append(ended)
+
+    def take(self) -> tuple[str, list[Seconds], list[Seconds]]:
+        """What has been noted since the last time."""
+        taken = "".join(self.kinds), self.starts, self.ends
+        self.kinds, self.starts, self.ends = [], [], []
+        return taken
+
+
 @dataclass
 class Traffic:
     """What one rank has exchanged and how it spent its time."""
@@ -144,8 +169,33 @@ class Traffic:
     dropped: int = 0  # gradients that were computed but not used
     staleness: dict[int, int] = field(default_factory=dict)  # gradients by age at their update
 
+    timeline: Timeline | None = None  # what was done when, while somebody wants to know
+
+    def computed(self, began: Seconds, ended: Seconds) -> None:
+        self.computing += ended - began
+        if self.timeline is not None:
+            self.timeline.note("c", began, ended)
+
+    def waited(self, began: Seconds, ended: Seconds) -> None:
+        self.waiting += ended - began
+        if self.timeline is not None:
+            self.timeline.note("w", began, ended)
+
+    def sent(self, began: Seconds, ended: Seconds) -> None:
+        if self.timeline is not None:
+            self.timeline.note("s", began, ended)
+
     def note_age(self, age: int) -> None:
         self.staleness[age] = self.staleness.get(age, 0) + 1
+
+    def state(self) -> dict[str, Any]:
+        """The sums, for who goes on with them; JSON has no numbers as keys."""
+        sums = {name: value for name, value in vars(self).items() if name != "timeline"}
+        return sums | {"staleness": list(self.staleness.items())}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, dict(value) if name == "staleness" else value)
 
 
 class Comm(Protocol):

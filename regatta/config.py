@@ -36,12 +36,15 @@ class Stop:
     samples: int = 0  # of all workers; 0: no limit
     seconds: float = 0.0  # of training; 0: no limit
     target: float | None = None  # of the task's metric
+    last: int = 1  # evaluations whose median must reach it
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs < math.inf:
             raise ValueError(f"stop.epochs must be a number more than 0, not {self.epochs}")
         if self.samples < 0 or not 0 <= self.seconds < math.inf:
             raise ValueError("stop.samples and stop.seconds must be 0 or more")
+        if self.last < 1:
+            raise ValueError(f"stop.last must be 1 or more, not {self.last}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ class Checkpointing:
 
 
 @dataclass(frozen=True)
+class Recording:
+    """What is written down besides results."""
+
+    usage: float = 0.1  # seconds from one sample of the processors' use to the next; 0: none
+    spans: int = 2000  # stretches of computing, sending and waiting of a rank; 0: none
+
+    def __post_init__(self) -> None:
+        if self.usage < 0 or self.spans < 0:
+            raise ValueError("recording.usage and recording.spans must be 0 or more")
+
+
+@dataclass(frozen=True)
 class Run:
     """One training, completely described."""
 
@@ -76,6 +91,7 @@ class Run:
     stop: Stop = field(default_factory=Stop)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    recording: Recording = field(default_factory=Recording)
     cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
     threads: int = 1  # a rank
     device: str = "cpu"
@@ -129,6 +145,23 @@ def component(part: str, spec: str, like: Any = None) -> Any:
             raise ValueError(f"{part} option {option!r} is not of the form name=value")
         values[key] = _parse(_field_type(known[name], key, f"{name} option"), value, key)
     return known[name](**values)
+
+
+def spec_of(component: Any) -> str:
+    """As a person writes it: the name, and the options that are not as usual."""
+    given = {
+        f.name: getattr(component, f.name)
+        for f in fields(component)
+        if f.default is MISSING or getattr(component, f.name) != f.default
+    }
+    texts = [f"{name}={_text(value)}" for name, value in given.items()]
+    return f"{component.name}:{','.join(texts)}" if texts else str(component.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _split_options(options: str) -> list[str]:

@@ -1,36 +1,53 @@
-"""What a person sees while a run goes on: a live line on a terminal, plain lines in a pipe."""
+"""What a person sees while runs go on: a live line on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from regatta.events import Checkpointed, Ended, Evaluated, Event, Progress, Resumed
+from regatta.events import Checkpointed, Ended, Evaluated, Event, Progress, Resumed, Started
 from regatta.metrics import Summary
-from regatta.race import Finish, ranking, speedup
+
+if TYPE_CHECKING:
+    from regatta.race.course import Start
+    from regatta.race.outcome import Outcome
+
+_IDLE = 0.5  # of a stretch of time: who computes less than that, mostly waits
 
 
 class Display:
     """Watches events; every evaluation is a line, and progress between them a live one."""
 
-    def __init__(self, console: Console, title: str, epochs: float) -> None:
+    def __init__(self, console: Console, title: str, epochs: float | None = None) -> None:
         self._console = console
         self._title = title
         self._epochs = epochs
         self._status: Status | None = None
-        self._samples: dict[int, int] = {}
+        self._now: dict[int, Progress] = {}
+        self._before: dict[int, Progress] = {}
+        self._started: Started | None = None
+        self._last: Evaluated | None = None
         if console.is_terminal:
             self._status = console.status(f"{title}: starting")
             self._status.start()
 
     def __call__(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Progress):
-                self._progress(event)
+            if isinstance(event, Started):
+                self._started = event
+            elif isinstance(event, Progress):
+                self._before[event.rank] = self._now.get(event.rank, event)
+                self._now[event.rank] = event
+                self._update()
             elif isinstance(event, Evaluated):
+                self._last = event
                 self._line(event)
+                self._update()
             elif isinstance(event, Checkpointed):
                 self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
             elif isinstance(event, Resumed):
@@ -43,39 +60,115 @@ class Display:
             self._status.stop()
             self._status = None
 
-    def _progress(self, event: Progress) -> None:
-        self._samples[event.rank] = event.samples
-        if self._status is not None:
-            loss = "" if event.loss is None else f", loss {event.loss:.4f}"
-            done = sum(self._samples.values())
-            self._status.update(f"{self._title}: {event.time:.0f} s, {done:,} samples{loss}")
+    def _update(self) -> None:
+        if self._status is None or not self._now:
+            return
+        newest = max(self._now.values(), key=lambda event: event.time)
+        done = sum(event.samples for event in self._now.values())
+        parts = [f"{newest.time:.0f} s, {done:,} samples"]
+        if newest.loss is not None:
+            parts.append(f"loss {newest.loss:.4f}")
+        parts += [text for text in (self._goal(), self._rest(), self._ranks()) if text]
+        self._status.update(f"{self._title}: {', '.join(parts)}")
+
+    def _goal(self) -> str:
+        """How the last evaluation stands to the target."""
+        started, last = self._started, self._last
+        if started is None or last is None or started.metric not in last.results:
+            return ""
+        text = f"{started.metric} {last.results[started.metric]:.4f}"
+        return text if started.target is None else f"{text} of {started.target:g}"
+
+    def _rest(self) -> str:
+        """How long it takes at most, as things go: the target may come sooner."""
+        last = self._last
+        if last is None or self._epochs is None or not 0 < last.epoch < self._epochs:
+            return ""
+        return f"{last.training * (self._epochs / last.epoch - 1):.0f} s left at most"
+
+    def _ranks(self) -> str:
+        """A sign each: computing, or mostly waiting."""
+        if not 1 < len(self._now) <= 32:
+            return ""
+        return "ranks " + "".join(self._sign(rank) for rank in sorted(self._now))
+
+    def _sign(self, rank: int) -> str:
+        now, before = self._now[rank], self._before[rank]
+        passed = now.time - before.time
+        if not passed:
+            return "·"
+        return "▮" if now.computing - before.computing >= _IDLE * passed else "▯"
 
     def _line(self, event: Evaluated) -> None:
         results = "  ".join(f"{name} {value:.4f}" for name, value in event.results.items())
+        epochs = "" if self._epochs is None else f" of {self._epochs:g}"
         self._console.print(
-            f"  {event.training:8.2f} s  epoch {event.epoch:6.2f} of {self._epochs:g}  {results}",
+            f"  {event.training:8.2f} s  epoch {event.epoch:6.2f}{epochs}  {results}",
             highlight=False,
         )
 
 
-def race_table(finishes: list[Finish]) -> Table:
-    first = finishes[0].summary
-    goal = "" if first.target is None else f"to {first.metric} {first.target:g}"
+class Commentary:
+    """On a race: a heading a run, with how many are left and about how long they take."""
+
+    def __init__(self, console: Console, silent: bool = False) -> None:
+        self._console = console
+        self._silent = silent
+        self._display: Display | None = None
+        self._began = time.monotonic()
+
+    def __call__(self, start: Start) -> Display | _Nothing:
+        self.close()
+        if self._silent:
+            return _Nothing()
+        lane, run = start.lane, start.run
+        workers = f"{lane.workers} worker" + ("" if lane.workers == 1 else "s")
+        what = f"learning rate {run.optimiser.lr:g}" if start.is_trial else f"seed {run.seed}"
+        where = ", simulated" if lane.world == "virtual" else ""
+        self._console.print(
+            f"[bold]{lane.spec}[/bold], {workers}{where}, {what}  "
+            f"[dim]{start.number} of {start.of}{self._left(start)}[/dim]"
+        )
+        self._display = Display(self._console, f"{lane.spec}, {what}", run.stop.epochs)
+        return self._display
+
+    def close(self) -> None:
+        if self._display is not None:
+            self._display.close()
+            self._display = None
+
+    def _left(self, start: Start) -> str:
+        done = start.number - 1
+        if not done:
+            return ""
+        left = (time.monotonic() - self._began) / done * (start.of - done)
+        return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
+
+
+class _Nothing:
+    """Looks on and says nothing."""
+
+    def __call__(self, events: list[Event]) -> None: ...
+
+
+def race_table(outcome: Outcome) -> Table:
+    goal = "" if outcome.target is None else f"to {outcome.metric} {outcome.target:g}"
     table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("strategy", no_wrap=True)
-    for heading in ("workers", "to target", "speedup", "samples/s", "final", "stale", "wait"):
+    for heading in ["workers", "hit", "median", "speedup", "samples/s", "final", "wait"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for finish in ranking(finishes):
-        s, ratio = finish.summary, speedup(finish, finishes)
+    for standing in outcome.standings:
+        sooner, summaries = outcome.speedup(standing), [f.summary for f in standing.finishes]
+        median = standing.median
         table.add_row(
-            finish.spec,
-            str(s.workers),
-            "missed" if s.time_to_target is None else f"{s.time_to_target:.2f} s",
-            "" if ratio is None else f"{ratio:.2f}",
-            f"{s.throughput:,.0f}",
-            "" if s.final is None else f"{s.final:.4f}",
-            "" if s.mean_staleness is None else f"{s.mean_staleness:.1f}",
-            f"{s.waiting_share:.0%}",
+            standing.label,
+            str(standing.lane.workers),
+            f"{standing.reached}/{len(standing.times)}",
+            "missed" if median == float("inf") else f"{median:.2f} s",
+            "" if sooner is None else f"{sooner:.2f}",
+            f"{standing.throughput:,.0f}",
+            "" if standing.final is None else f"{standing.final:.4f}",
+            f"{summaries[0].waiting_share:.0%}",
         )
     return table
 
@@ -83,7 +176,11 @@ def race_table(finishes: list[Finish]) -> Table:
 def _reached(s: Summary, clock: str) -> str:
     if s.time_to_target is None:
         return "not reached"
-    return f"{s.time_to_target:.2f} {clock}, {s.interpolated_time:.2f} by a straight line"
+    text = f"{s.time_to_target:.2f} {clock}, {s.interpolated_time:.2f} by a straight line"
+    if s.last == 1:
+        return text
+    lasting = "never" if s.lasting_time is None else f"{s.lasting_time:.2f} {clock}"
+    return f"{text}; in the median of {s.last} evaluations {lasting}"
 
 
 def summary_lines(s: Summary) -> list[str]:
@@ -106,4 +203,8 @@ def summary_lines(s: Summary) -> list[str]:
     if s.dropped_share:
         lines.append(f"dropped: {s.dropped_share:.1%} of the gradients came too late")
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
+    if s.cpu_cores is not None:
+        lines.append(f"a rank kept {s.cpu_cores:.2f} cores busy")
+    if s.cost is not None:
+        lines.append(f"cost: {s.cost:.4g} at {s.price_per_hour:g} an hour")
     return lines

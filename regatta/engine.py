@@ -7,9 +7,8 @@ message is in flight; then the roles start again.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,16 @@ from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
 from regatta.config import Run, Stop
 from regatta.data.order import Order, mixed_seed
-from regatta.events import (
-    Checkpointed,
-    Ended,
-    Evaluated,
-    Event,
-    Progress,
-    RankEnded,
-    Resumed,
-    Started,
-)  # fmt: skip
-from regatta.fingerprint import run_digest, weights_digest
+from regatta.diary import Diary
+from regatta.events import Checkpointed, Event, RankEnded
+from regatta.fingerprint import run_digest
 from regatta.learn.body import Body
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Rehearsal
 from regatta.learn.timing import TimingReplica
+from regatta.scores import Scores
 from regatta.stream import Stream
 from regatta.tasks import Data
-
-_PROGRESS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +46,8 @@ class Surroundings:
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
     bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
     stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
+    hosts: Sequence[int] = ()  # of all ranks
+    joules: Callable[[], float | None] = lambda: None  # that this rank's host has taken so far
 
 
 class Rank:
@@ -75,18 +67,17 @@ class Rank:
         self.reason = "budget"
         self._time_before = 0.0  # of the run, before this process took it up
         self._paused = 0.0
-        self._results: dict[str, float] = {}
-        self._best: float | None = None
+        self.scores = Scores(run.task.metric)
         self._scored_version = -1
         self._scored_statistics: torch.Tensor | None = None
         self._evaluations = 0
         self._evaluation_interval = (  # in gradients of all workers
             run.evaluation.every * self.order.batches_per_epoch * run.workers
         )
-        self._last_progress = -math.inf
         self._stop_noted = False
         self._gradients_at_meeting = 0
         self.replica = self._build_replica()
+        self._diary = Diary(self)
 
     def _build_replica(self) -> Any:
         run = self.run
@@ -135,7 +126,7 @@ class Rank:
                 await self._save()
             over = over and self.segment not in self._stops
         self.chance.flush()
-        return self._end()
+        return self._diary.ended()
 
     def begin(self) -> None:
         """Before the clock starts: take up a checkpoint, and let rank 0 write the first event."""
@@ -143,32 +134,9 @@ class Rank:
             self._restore(self.around.resume_from)
             self._take_up_stop(self.segment)
             if self.comm.rank == 0:
-                self._log(
-                    Resumed(
-                        rank=0,
-                        time=self._time_before,
-                        segment=self.segment,
-                        target=self.stop.target,
-                    )
-                )
+                self._diary.resumed(self._time_before)
         elif self.comm.rank == 0:
-            metric = self.run.task.metric
-            self._log(
-                Started(
-                    rank=self.comm.rank,
-                    time=0.0,
-                    world=self.around.world,
-                    strategy=self.run.strategy.name,
-                    workers=self.run.workers,
-                    ranks=self.comm.size,
-                    minibatch=self.run.minibatch,
-                    seed=self.run.seed,
-                    metric=metric.name,
-                    higher_is_better=metric.higher_is_better,
-                    target=self.run.stop.target,
-                    vector_bytes=self.vector_bytes,
-                )
-            )
+            self._diary.started()
 
     def _take_up_stop(self, segment: int) -> None:
         """From some segments on a resumed run has another end than before."""
@@ -195,7 +163,7 @@ class Rank:
 
     def _is_scored(self) -> bool:
         """Whether the last score is that of the present answer: its weights and its statistics."""
-        if self._scored_version != self._version():
+        if self._scored_version != self.version():
             return False
         scored = self._scored_statistics
         return scored is None or torch.equal(scored, self.replica.statistics())
@@ -239,55 +207,24 @@ class Rank:
 
     def evaluate(self) -> None:
         """Score the answer, off the training clock; halt where the target is reached."""
-        self._scored_version = self._version()
+        self._scored_version = self.version()
         if self.around.timing_only:
             return
         self._scored_statistics = self.replica.statistics()
         began, training, wall = time.perf_counter(), self.training_time(), self.time()
-        self._results = self.replica.evaluate(self.around.data.evaluate)
-        value = self._results[self.run.task.metric.name]
-        if self.run.task.metric.better(value, self._best):
-            self._best = value
+        results = self.replica.evaluate(self.around.data.evaluate)
+        if self.scores.take(results):
             self._save_best()
         # A virtual clock stood still anyway.
         seconds = time.perf_counter() - began if self.around.world == "processes" else 0.0
         self._paused += seconds
-        samples = self._version() * self.run.minibatch
-        self._log(
-            Evaluated(
-                rank=self.comm.rank,
-                time=wall,
-                training=training,
-                samples=samples,
-                epoch=samples / (self.order.samples or 1),
-                seconds=seconds,
-                results=self._results,
-            )
-        )
-        target = self.stop.target
-        if target is not None and self.run.task.metric.reached(value, target):
+        self._diary.evaluated(wall, training, seconds)
+        if self.scores.are_enough(self.stop):
             self.reason = "target"
             self.comm.halt()
 
     def report_progress(self) -> None:
-        now = self.comm.now()
-        if now - self._last_progress < _PROGRESS_SECONDS or self.around.timing_only:
-            return
-        self._last_progress = now
-        traffic, loss = self.comm.traffic, self.replica.last_loss
-        self._log(
-            Progress(
-                rank=self.comm.rank,
-                time=self.time(),
-                turns=self.replica.turns,
-                samples=self.replica.turns * self.run.minibatch,
-                loss=None if loss is None else loss.item(),
-                computing=traffic.computing,
-                waiting=traffic.waiting,
-                messages=traffic.messages,
-                bytes=traffic.nbytes,
-            )
-        )
+        self._diary.progress()
 
     def time(self) -> float:
         return self._time_before + self.comm.now()
@@ -295,53 +232,18 @@ class Rank:
     def training_time(self) -> float:
         return self.time() - self._paused
 
-    def _version(self) -> int:
+    def version(self) -> int:
         """How many gradients the answer contains."""
         if self.run.strategy.answer == "meeting":
             return self._gradients_at_meeting
         return int(self.replica.version)
-
-    def _end(self) -> RankEnded:
-        traffic, replica = self.comm.traffic, self.replica
-        digest = None if self.around.timing_only else weights_digest(replica.weights)
-        ended = RankEnded(
-            rank=self.comm.rank,
-            time=self.time(),
-            role="worker" if self.comm.rank < self.run.workers else "server",
-            turns=replica.turns,
-            steps=replica.steps,
-            samples=replica.turns * self.run.minibatch,
-            computing=traffic.computing,
-            waiting=traffic.waiting,
-            messages=traffic.messages,
-            bytes=traffic.nbytes,
-            dropped=traffic.dropped,
-            staleness=dict(sorted(traffic.staleness.items())),
-            digest=digest,
-        )
-        self._log(ended)
-        if self.is_holder:
-            self._log(
-                Ended(
-                    rank=self.comm.rank,
-                    time=self.time(),
-                    training=self.training_time(),
-                    reason=self.reason,
-                    samples=self._version() * self.run.minibatch,
-                    results=self._results,
-                )
-            )
-        return ended
-
-    def _log(self, event: Event) -> None:
-        self.around.log(event)
 
     # -- what outlives the process ----------------------------------------------------------
 
     def _save_best(self) -> None:
         if self.around.folder is not None:
             path = self.around.folder / "checkpoints" / "best.safetensors"
-            about = {"results": self._results, "samples": self._version() * self.run.minibatch}
+            about = {"results": self.scores.results, "samples": self.version() * self.run.minibatch}
             checkpoint.save_answer(path, self.replica.named_answer(), about)
 
     async def _save(self) -> None:
@@ -351,28 +253,30 @@ class Rank:
             return
         checkpoints = self.around.folder / "checkpoints"
         tensors, numbers = self.replica.state()
-        traffic = self.comm.traffic
         numbers |= {
             "segment": self.segment,
             "epochs": self.epochs,
             "time": self.time(),
             "paused": self._paused,
-            "results": self._results,
-            "best": self._best,
+            "scores": self.scores.state(),
             "scored_version": self._scored_version,
             "evaluations": self._evaluations,
-            "traffic": vars(traffic) | {"staleness": list(traffic.staleness.items())},
+            "traffic": self.comm.traffic.state(),
         }
         checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
         if self.is_holder:
             part = checkpoints / f"{self.segment:06d}.part" / "answer.safetensors"
-            checkpoint.save_answer(part, self.replica.named_answer(), {"results": self._results})
+            checkpoint.save_answer(
+                part, self.replica.named_answer(), {"results": self.scores.results}
+            )
         await self.comm.all_reduce(torch.zeros(1))  # everybody has written
         if self.comm.rank == 0:
             keep = self.run.checkpointing.keep
             digest = run_digest(self.run)
             path = checkpoint.publish(checkpoints, self.segment, self.comm.size, digest, keep)
-            self._log(Checkpointed(rank=0, time=self.time(), segment=self.segment, path=path.name))
+            self.around.log(
+                Checkpointed(rank=0, time=self.time(), segment=self.segment, path=path.name)
+            )
 
     def _restore(self, path: Path) -> None:
         tensors, numbers = checkpoint.load_rank(path, self.comm.rank)
@@ -381,13 +285,10 @@ class Rank:
         self.epochs = numbers["epochs"]
         self._time_before = numbers["time"]
         self._paused = numbers["paused"]
-        self._results = numbers["results"]
-        self._best = numbers["best"]
+        self.scores.restore(numbers["scores"])
         self._scored_version = numbers["scored_version"]
         self._evaluations = numbers["evaluations"]
-        saved = numbers["traffic"]
-        for name, value in saved.items():
-            setattr(self.comm.traffic, name, dict(value) if name == "staleness" else value)
+        self.comm.traffic.restore(numbers["traffic"])
 
 
 def _nothing_more() -> None: ...

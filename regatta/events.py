@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 VERSION = 1
 
@@ -34,6 +34,13 @@ class Started:
     higher_is_better: bool
     target: float | None
     vector_bytes: int
+    last: int = 1  # evaluations whose median must reach the target
+    spec: str = ""  # the strategy with its options, as a person writes it
+    lr: float | None = None
+    hosts: int = 1
+    price_per_hour: float | None = None  # of all hosts
+    train_samples: int = 0  # an epoch
+    eval_samples: int | None = None  # None: the data do not say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,32 @@ class Resumed:
     time: float
     segment: int
     target: float | None = None
+    last: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """How busy a rank kept its processors, in samples of one length."""
+
+    name: ClassVar[str] = "usage"
+    rank: int
+    time: float  # where the first sample begins
+    interval: float  # seconds a sample
+    cpu: list[float]  # cores that the process kept busy
+    gpu: list[float] | None = None  # share of the time that its device worked
+    memory: int  # bytes that are resident, in the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """What a rank did when; only the first stretches of a run are written down."""
+
+    name: ClassVar[str] = "spans"
+    rank: int
+    time: float
+    kinds: str  # a letter each: c computes, s sends, w waits, e evaluates
+    starts: list[float]
+    ends: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +133,8 @@ class RankEnded:
     dropped: int = 0  # gradients that were computed but not used
     staleness: dict[int, int] = field(default_factory=dict)
     digest: str | None = None  # of the final weights
+    audio: float | None = None  # seconds of speech in the samples
+    joules: float | None = None  # that its host took, told by one rank of a host if it can be read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +148,10 @@ class Ended:
     results: dict[str, float]
 
 
-Event: TypeAlias = Started | Progress | Evaluated | Checkpointed | Resumed | RankEnded | Ended
-KINDS: dict[str, type[Event]] = {
-    kind.name: kind
-    for kind in (Started, Progress, Evaluated, Checkpointed, Resumed, RankEnded, Ended)
-}
+Event: TypeAlias = (
+    Started | Progress | Evaluated | Checkpointed | Resumed | Usage | Spans | RankEnded | Ended
+)
+KINDS: dict[str, type[Event]] = {kind.name: kind for kind in get_args(Event)}
 
 
 class Writer:
@@ -169,6 +203,43 @@ def read(path: Path) -> list[Event]:
     return standing(_parse(path.read_text(), path))
 
 
+@dataclass(frozen=True)
+class Log:
+    """What could be read of a file of events, and what could not."""
+
+    events: list[Event]
+    complaints: list[str]
+
+
+def read_what_there_is(path: Path) -> Log:
+    """For who only looks: a file may have been damaged, cut short or written by another version.
+
+    Lines that are no events are left out and named; what a killed run wrote last is half a line.
+    """
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except OSError as error:
+        return Log([], [f"{path}: {error.strerror}"])
+    *lines, rest = text.split("\n")
+    events, complaints = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            events.append(from_line(line))
+        except (ValueError, TypeError, AttributeError) as error:
+            complaints.append(f"{path}:{number} is not an event ({error}); it is left out")
+    if rest:
+        complaints.append(f"{path}:{len(lines) + 1} breaks off; half a line is left out")
+    return Log(standing(events), _bundled(complaints, path))
+
+
+def _bundled(complaints: list[str], path: Path) -> list[str]:
+    """Of very many alike the first few say enough."""
+    few = 3
+    if len(complaints) <= few:
+        return complaints
+    return [*complaints[:few], f"{path}: and {len(complaints) - few} more lines like these"]
+
+
 def standing(events: Iterator[Event] | list[Event]) -> list[Event]:
     kept: list[Event] = []
     for event in events:
@@ -196,9 +267,9 @@ def _parse(text: str, path: Path) -> Iterator[Event]:
 class Tail:
     """New events of a file that is still being written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, from_start: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = path.stat().st_size if path.exists() and not from_start else 0
 
     def __call__(self) -> list[Event]:
         if not self._path.exists():

@@ -18,6 +18,6 @@ def weights_digest(weights: torch.Tensor) -> str:
 def run_digest(run: Run) -> str:
     """A fingerprint of what shapes a run's weights; where it stops may be extended."""
     values = to_json(run)
-    for free in ("stop", "cluster", "threads"):
+    for free in ("stop", "recording", "cluster", "threads"):
         values.pop(free)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from regatta.arrival import NEVER, Arrival, Score, Target, arrival
-from regatta.events import Ended, Evaluated, Event, RankEnded, Resumed, Started
+from regatta.events import (
+    Ended,
+    Evaluated,
+    Event,
+    Progress,
+    RankEnded,
+    Resumed,
+    Started,
+    Usage,
+)  # fmt: skip
+
+BROKEN_OFF = "broken off"  # the reason of a run that was killed and not resumed
 
 
 @dataclass(frozen=True)
@@ -14,15 +26,23 @@ class Summary:
     """What one run amounted to. Times are training seconds: the clock stands during evaluation."""
 
     strategy: str
+    spec: str  # the strategy with its options
     workers: int
+    minibatch: int  # a worker
+    seed: int
+    lr: float | None
     world: str
     metric: str
+    higher_is_better: bool
     target: float | None
+    last: int  # evaluations whose median must reach it
     time_to_target: float | None  # first evaluation at or beyond the target
     interpolated_time: float | None  # where a straight line from the evaluation before meets it
+    lasting_time: float | None  # until the median of the last evaluations is there: TTA(a, e)
     seconds: float
     samples: int
     throughput: float  # samples a second
+    audio_throughput: float | None  # seconds of speech a second
     final: float | None
     best: float | None
     reason: str
@@ -35,37 +55,52 @@ class Summary:
     p95_staleness: int | None
     max_staleness: int | None
     staleness: dict[int, int]  # updates by age
+    cpu_cores: float | None  # that a rank kept busy, in the mean; None: not measured
+    gpu_share: float | None
+    memory: int | None  # bytes of the largest rank
+    price_per_hour: float | None
+    cost: float | None  # of the whole run, evaluation included
+    cost_to_target: float | None
+    joules: float | None  # None: not measured
 
 
 def summarise(events: Sequence[Event]) -> Summary:
-    started = next(e for e in events if isinstance(e, Started))
-    for event in events:
-        if isinstance(event, Resumed):
-            started = replace(started, target=event.target)
+    started = _started(events)
     ended = next((e for e in reversed(events) if isinstance(e, Ended)), None)
-    if ended is None:
-        raise ValueError("the run has not ended")
     scores = [e for e in events if isinstance(e, Evaluated)]
-    values = [e.results[started.metric] for e in scores]
-    ranks = [e for e in events if isinstance(e, RankEnded)]
+    values = [e.results[started.metric] for e in scores if started.metric in e.results]
+    ranks = _ranks(events)
+    workers = [r for r in ranks if r.role == "worker"]
+    seconds = _last_training(events) if ended is None else ended.training
+    samples = sum(r.samples for r in workers)
+    audio = [r.audio for r in workers if r.audio is not None]
+    busy = sum(r.computing + r.waiting for r in workers)
     ages = staleness(ranks)
     arrived = _arrival(scores, started)
-    workers = [r for r in ranks if r.role == "worker"]
-    busy = sum(r.computing + r.waiting for r in workers)
+    usages = [e for e in events if isinstance(e, Usage)]
+    price = started.price_per_hour
     return Summary(
         strategy=started.strategy,
+        spec=started.spec or started.strategy,
         workers=started.workers,
+        minibatch=started.minibatch,
+        seed=started.seed,
+        lr=started.lr,
         world=started.world,
         metric=started.metric,
+        higher_is_better=started.higher_is_better,
         target=started.target,
+        last=started.last,
         time_to_target=arrived.first,
         interpolated_time=arrived.interpolated,
-        seconds=ended.training,
-        samples=sum(r.samples for r in workers),
-        throughput=sum(r.samples for r in workers) / ended.training if ended.training else 0.0,
+        lasting_time=arrived.lasting,
+        seconds=seconds,
+        samples=samples,
+        throughput=samples / seconds if seconds else 0.0,
+        audio_throughput=sum(audio) / seconds if audio and seconds else None,
         final=values[-1] if values else None,
         best=(max if started.higher_is_better else min)(values) if values else None,
-        reason=ended.reason,
+        reason=BROKEN_OFF if ended is None else ended.reason,
         evaluation_seconds=sum(e.seconds for e in scores),
         waiting_share=sum(r.waiting for r in workers) / busy if busy else 0.0,
         messages=sum(r.messages for r in ranks),
@@ -75,14 +110,75 @@ def summarise(events: Sequence[Event]) -> Summary:
         p95_staleness=_quantile(ages, 0.95),
         max_staleness=max(ages) if ages else None,
         staleness=dict(sorted(ages.items())),
+        cpu_cores=_mean_of([share for usage in usages for share in usage.cpu]),
+        gpu_share=_mean_of([share for usage in usages for share in usage.gpu or ()]),
+        memory=max((usage.memory for usage in usages), default=None),
+        price_per_hour=price,
+        cost=_cost(_last_time(events), price),
+        cost_to_target=_cost(_wall_time(arrived.lasting, scores), price),
+        joules=_joules(ranks, started.hosts),
     )
+
+
+def _started(events: Sequence[Event]) -> Started:
+    """How a run began; if it was resumed to another target, that one counts."""
+    started = next((e for e in events if isinstance(e, Started)), None)
+    if started is None:
+        raise ValueError("there is no event that says how the run started")
+    for event in events:
+        if isinstance(event, Resumed):
+            started = replace(started, target=event.target, last=event.last)
+    return started
+
+
+def _ranks(events: Sequence[Event]) -> list[RankEnded]:
+    """Where every rank ended; or, of a run that was broken off, where each was last seen."""
+    ended = [e for e in events if isinstance(e, RankEnded)]
+    if ended:
+        return ended
+    last = {e.rank: e for e in events if isinstance(e, Progress)}
+    return [
+        RankEnded(
+            rank=e.rank, time=e.time, role="worker", turns=e.turns, steps=0, samples=e.samples,
+            computing=e.computing, waiting=e.waiting, messages=e.messages, bytes=e.bytes,
+        )
+        for e in last.values()
+    ]  # fmt: skip
+
+
+def _last_time(events: Sequence[Event]) -> float:
+    return max((e.time for e in events), default=0.0)
+
+
+def _last_training(events: Sequence[Event]) -> float:
+    """How far the training clock had come when a run was broken off."""
+    paused = sum(e.seconds for e in events if isinstance(e, Evaluated))
+    return max(0.0, _last_time(events) - paused)
 
 
 def _arrival(evaluations: Sequence[Evaluated], started: Started) -> Arrival:
     if started.target is None:
         return NEVER
-    scores = [Score(e.training, e.results[started.metric]) for e in evaluations]
-    return arrival(scores, Target(started.target, started.higher_is_better))
+    scores = [
+        Score(e.training, e.results[started.metric])
+        for e in evaluations
+        if started.metric in e.results
+    ]
+    return arrival(scores, Target(started.target, started.higher_is_better, started.last))
+
+
+def _wall_time(training: float | None, scores: Sequence[Evaluated]) -> float | None:
+    """A machine is paid for while it evaluates, too."""
+    return next((e.time + e.seconds for e in scores if e.training == training), None)
+
+
+def _cost(seconds: float | None, price_per_hour: float | None) -> float | None:
+    return None if seconds is None or price_per_hour is None else seconds / 3600 * price_per_hour
+
+
+def _joules(ranks: Sequence[RankEnded], hosts: int) -> float | None:
+    told = [rank.joules for rank in ranks if rank.joules is not None]
+    return sum(told) if told and len(told) == hosts else None
 
 
 def staleness(ranks: Sequence[RankEnded]) -> dict[int, int]:
@@ -114,3 +210,7 @@ def _quantile(counts: dict[int, int], share: float) -> int | None:
 def _mean(counts: dict[int, int]) -> float | None:
     total = sum(counts.values())
     return sum(age * count for age, count in counts.items()) / total if total else None
+
+
+def _mean_of(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

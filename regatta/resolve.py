@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regatta import config, recipes, runs
+from regatta import config, folders, recipes
 from regatta.config import Run
 
 
@@ -50,10 +50,10 @@ def resumed_plan(
     workers: int | None,
     settings: list[str] | None,
     target: float | None,
-) -> runs.Plan:
+) -> folders.Plan:
     if folder is None:
         raise ValueError("--resume needs --out: the folder of the run to go on with")
-    plan, stored = runs.open_plan(folder)
+    plan, stored = folders.open_plan(folder)
     if stored["world"] != "processes":
         raise ValueError(f"{folder} was simulated, and a simulation cannot be resumed: run it anew")
     if recipes.absolute(recipe) != stored["recipe"]:

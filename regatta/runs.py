@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +14,17 @@ import torch.distributed as dist
 
 from regatta import checkpoint, choices, config, recipes
 from regatta.choices import Chance, Live, Recorder, Replayer
-from regatta.config import Run, Stop
+from regatta.config import Run
 from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
 from regatta.fingerprint import run_digest
+from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
+from regatta.meters import Joules, Meters
+from regatta.sampler import Sampler
 from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
@@ -38,63 +38,9 @@ from regatta.worlds.processes import (
 from regatta.worlds.virtual import VirtualWorld
 
 Watcher = Callable[[list[Event]], None]
-Stops = tuple[tuple[int, Stop], ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run and where it is kept; small enough to hand to every process."""
-
-    recipe: str
-    run: Run
-    folder: Path
-    stops: Stops = ()  # that were in force, by first segment, if the run was ever resumed
-
-    @property
-    def all_stops(self) -> Stops:
-        return self.stops or ((0, self.run.stop),)
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events.jsonl"
-
-    @property
-    def choices(self) -> Path:
-        return self.folder / "choices.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
 
 
 def ignore(events: list[Event]) -> None: ...
-
-
-# -- folders --------------------------------------------------------------------------------
-
-
-def new_folder(out: Path | None, recipe: str, run: Run) -> Path:
-    """The folder asked for, or the next free one under runs/."""
-    stem = f"{Path(recipe.partition(':')[0]).stem}-{run.strategy.name}"
-    return out or next_free(Path("runs"), stem)
-
-
-def next_free(parent: Path, stem: str) -> Path:
-    number = 1
-    while (folder := parent / f"{stem}-{number}").exists():
-        number += 1
-    return folder
-
-
-def refuse_if_taken(folder: Path) -> None:
-    """Before anything else: a run that is there is not touched."""
-    if (folder / "run.json").exists():
-        raise ValueError(
-            f"{folder} already holds a run: use --resume to go on with it, or another --out"
-        )
-    parent = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(f"cannot write to {folder}: choose another --out")
 
 
 def refuse_if_not_in_layers(run: Run) -> None:
@@ -102,64 +48,6 @@ def refuse_if_not_in_layers(run: Run) -> None:
     if run.strategy.needs_layers:
         model = run.task.model()
         split(model, Layout(model), run.workers)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder to write to, and see that it can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise WrongUsage(
-            f"cannot write to {folder} ({error.strerror}): choose another --out"
-        ) from None
-
-
-def write_plan(
-    plan: Plan, world: str, timing_only: bool = False, hosts: Sequence[int] = ()
-) -> None:
-    values = {
-        "regatta_run": 1,
-        "recipe": recipes.absolute(plan.recipe),
-        "world": world,
-        "timing_only": timing_only,
-        "run": config.to_json(plan.run),
-        "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
-        "environment": environment(),
-        "hosts": list(hosts),  # of all ranks
-    }
-    make_folder(plan.folder)
-    aside = plan.folder / "run.json.tmp"
-    aside.write_text(json.dumps(values, indent=1) + "\n")
-    aside.replace(plan.folder / "run.json")
-
-
-def environment() -> dict[str, Any]:
-    """What may change the bits of a result."""
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-    }
-
-
-def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
-    """A run that is on disk."""
-    path = folder / "run.json"
-    try:
-        stored = json.loads(path.read_text())
-        if stored.get("regatta_run") != 1:
-            raise ValueError("not written by this version of Regatta")
-    except OSError:
-        raise ValueError(f"{folder} holds no run: {path} does not exist") from None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    run = config.from_json(stored["run"], recipes.load(stored["recipe"]))
-    stops = tuple((segment, Stop(**values)) for segment, values in stored["stops"])
-    return Plan(stored["recipe"], run, folder, stops), stored
 
 
 # -- real ------------------------------------------------------------------------------------
@@ -272,16 +160,24 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
         resume_from=resume_from,
         interrupted=_watch_for_interrupt(),
         stops=plan.stops,
+        hosts=hosts,
+        joules=Joules().look if _speaks_for_its_host(comm.rank, hosts) else lambda: None,
     )
     rank = Rank(run, comm, chance, around)
     rank.begin()
+    meters = Meters(run.device, _local_rank())
     comm.start_clock()
-    ended = run_blocking(rank.play())
+    with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
+        ended = run_blocking(rank.play())
     comm.close()
     dist.destroy_process_group()
     log.close()
     chance.close()
     return ended
+
+
+def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
+    return list(hosts).index(hosts[rank]) == rank
 
 
 def _local_rank() -> int:
@@ -323,7 +219,12 @@ def simulate(
         chance = recorders.__getitem__
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
     around = Surroundings(
-        "virtual", data, log, plan.folder if plan else None, timing_only=timing_only
+        "virtual",
+        data,
+        log,
+        plan.folder if plan else None,
+        timing_only=timing_only,
+        hosts=run.cluster.hosts(run.workers, run.strategy.shares(run.workers)),
     )
     try:
         ended = play_virtual(run, around, chance)

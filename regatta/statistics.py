@@ -15,6 +15,7 @@ from statistics import fmean, median, stdev
 import numpy as np
 
 CONFIDENCE = 0.95
+MATTERS = 1.01  # who is ahead by less is level: times come in steps of evaluations
 _DRAWS = 10_000
 
 
@@ -91,12 +92,17 @@ class Comparison:
     slower: int
 
     @property
-    def is_tie(self) -> bool:
-        return 1.0 in self.interval
+    def is_faster(self) -> bool:
+        return self.interval.low > MATTERS
 
     @property
-    def is_faster(self) -> bool:
-        return self.interval.low > 1.0
+    def is_slower(self) -> bool:
+        return self.interval.high < 1 / MATTERS
+
+    @property
+    def is_tie(self) -> bool:
+        """The interval says so; or the difference, however sure, is not worth a word."""
+        return not (self.is_faster or self.is_slower)
 
 
 def compare(

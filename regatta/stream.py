@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 class Stream:
     __slots__ = (
-        "_data", "_device", "_order", "_rank", "_timing_only", "_worker",
-        "limit", "samples", "stopped",
+        "_audio_of", "_data", "_device", "_order", "_rank", "_timing_only", "_worker",
+        "audio", "limit", "samples", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
@@ -26,6 +26,9 @@ class Stream:
         self._data = rank.around.data
         self._timing_only = rank.around.timing_only
         self._device = rank.run.device
+        # Speech is also counted by how long it lasts.
+        self._audio_of = getattr(self._data, "audio_seconds", None)
+        self.audio: float | None = None if self._audio_of is None else 0.0
 
     @property
     def planned(self) -> int:
@@ -64,7 +67,10 @@ class Stream:
         """Any worker's batch of any turn."""
         if self._timing_only:
             return True
-        batch = self._data.batch(self._order.indices(worker, turn))
+        indices = self._order.indices(worker, turn)
+        batch = self._data.batch(indices)
+        if self._audio_of is not None:
+            self.audio = (self.audio or 0.0) + self._audio_of(indices)
         return batch if self._device == "cpu" else _moved(batch, self._device)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from regatta import config, recipes, runs
+from regatta import config, folders, recipes
 
 RECIPES = Path(__file__).parent / "faulty.py"
 RECIPE = f"{RECIPES}:small"
@@ -24,10 +24,10 @@ def plan(
     workers: int,
     settings: tuple[str, ...] = (),
     recipe: str = RECIPE,
-) -> runs.Plan:
+) -> folders.Plan:
     chosen = config.component("strategy", strategy)
     run = replace(recipes.load(recipe), strategy=chosen, workers=workers)
-    return runs.Plan(recipe, config.assign(run, list(settings)), folder)
+    return folders.Plan(recipe, config.assign(run, list(settings)), folder)
 
 
 def light_fuse(folder: Path, rank: int = 1, turn: int = 20, how: str = "kill") -> tuple[str, ...]:

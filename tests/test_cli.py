@@ -30,6 +30,14 @@ pytestmark = pytest.mark.real
         (["race", "teacher", "--strategies", "single,bring"], "did you mean ring?"),
         (["bench", "virtal"], "did you mean virtual?"),
         (["replay", "nowhere"], "holds no run"),
+        (["race", "teacher", "--workers", "2,x"], "numbers, separated by commas"),
+        (["race", "teacher", "--seeds", "0"], "a race needs a seed"),
+        (["race", "teacher", "--cluster", "default"], "--cluster is for --simulate or --both"),
+        (["race", "teacher", "--resume"], "--resume needs --out"),
+        (["report", "nowhere"], "holds neither a run nor a race"),
+        (["report", "nowhere", "--csv", "--json"], "choose one of"),
+        (["convert", "nowhere", "--to", "trace", "-o", "x"], "holds no run that can be converted"),
+        (["watch", "nowhere"], "does not exist"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(words, says, tmp_path):
@@ -84,15 +92,46 @@ def test_json_is_one_object(tmp_path):
     assert replayed["identical"] is True
 
 
-def test_race_ends_in_a_verdict(tmp_path):
+def test_race_ends_in_a_verdict_and_a_report(tmp_path):
     words = ("--strategies", "single averaging:period=4 ring", "--target", "0.5", "-o", tmp_path)
-    done = command("race", RECIPE, *words, "--simulate", "--set", "stop.epochs=4")
+    race = ("race", RECIPE, *words, "--simulate", "--seeds", "2", "--set", "stop.epochs=4")
+    done = command(*race)
     assert done.returncode == 0, done.stderr
-    last = done.stdout.strip().splitlines()[-1]
-    assert "reached accuracy 0.5 first" in last
+    *_, verdict, report = done.stdout.strip().splitlines()
+    assert "reached accuracy 0.5 in" in verdict
+    assert report == f"Report: {tmp_path / 'report.html'}"
+    assert "<html" in (tmp_path / "report.html").read_text()
     stored = json.loads((tmp_path / "race.json").read_text())
-    assert [run["spec"] for run in stored["runs"]] == ["single", "averaging:period=4", "ring"]
-    assert all(run["time_to_target"] > 0 for run in stored["runs"])
+    assert [lane["spec"] for lane in stored["lanes"]] == ["single", "averaging:period=4", "ring"]
+    again = command(*race)
+    assert again.returncode == 2
+    assert "already holds a race" in again.stderr
+    resumed = command("race", RECIPE, "-o", tmp_path, "--resume", "--json")
+    values = json.loads(resumed.stdout)
+    assert values["verdict"] == verdict
+    assert {run["seed"] for lane in values["standings"] for run in lane["runs"]} == {0, 1}
+    watched = command("watch", tmp_path)
+    assert watched.stdout.count("seed-1") == 3
+    refused = command("race", RECIPE, "-o", tmp_path, "--resume", "--seeds", "3")
+    assert refused.returncode == 2
+    assert "goes on as it began" in refused.stderr
+
+
+def test_a_run_is_reported_converted_and_watched(tmp_path):
+    run, set_small = tmp_path / "run", ("--set", "stop.epochs=2")
+    assert (
+        command("simulate", RECIPE, "-s", "ring", "-n", "2", "-o", run, *set_small).returncode == 0
+    )
+    assert "Report:" in command("report", run).stdout
+    markdown = command("report", run, "--markdown").stdout
+    assert markdown.startswith("# ")
+    assert command("report", run, "--csv", "-o", tmp_path / "a.csv").returncode == 0
+    assert (tmp_path / "a.csv").read_text().startswith("lane,strategy,")
+    converted = command("convert", run, "--to", "trace", "-o", tmp_path / "t.json")
+    assert converted.stdout.startswith("1 file: ")
+    watched = command("watch", run)
+    assert watched.returncode == 0
+    assert "epoch   1.00 of 2" in watched.stdout
 
 
 def test_lists(tmp_path):

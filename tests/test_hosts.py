@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from real import torchrun
 
-from regatta import runs
+from regatta import folders, runs
 
 pytestmark = pytest.mark.real
 RECIPE = f"{Path(__file__).parent / 'faulty.py'}:on_hosts"
@@ -22,6 +22,6 @@ def test_a_run_on_several_hosts_replays(strategy, workers, transport, tmp_path):
         "--set", "stop.epochs=1", "--set", f"transport={transport}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    _, stored = runs.open_plan(folder)
+    _, stored = folders.open_plan(folder)
     assert stored["hosts"] == [rank // 2 for rank in range(workers + servers)]
     assert runs.replay(folder).identical

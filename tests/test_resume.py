@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from real import RECIPE, command, light_fuse, plan
 
-from regatta import checkpoint, runs
+from regatta import checkpoint, folders, runs
 from regatta.events import Checkpointed, Evaluated, RankEnded, Resumed, read
 from regatta.strategies import registry
 from regatta.worlds.launch import RankFailed
@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_goes_on_and_replays_as_a_whole(name, tmp_path):
     per_epoch = 1024 // (2 * 16)
     epochs = turns // per_epoch + 2
     more = plan(tmp_path / "run", name, 2, (f"stop.epochs={epochs}",))
-    stops = runs.open_plan(tmp_path / "run")[0].stops
+    stops = folders.open_plan(tmp_path / "run")[0].stops
     again = runs.train(replace(more, stops=stops), resume=True)
     assert {e.turns for e in again if e.role == "worker"} == {epochs * per_epoch}
     assert runs.replay(tmp_path / "run").identical

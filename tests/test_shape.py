@@ -100,7 +100,10 @@ def test_what_stands_at_the_bottom_imports_little(module, permitted):
     assert ours(module) <= permitted
 
 
-READERS = ("regatta.metrics", "regatta.race", "regatta.display", "regatta.cli", "regatta.report")
+READERS = tuple(
+    f"regatta.{name}"
+    for name in ("metrics", "race", "display", "cli", "report", "exports", "watching")
+)
 
 
 @pytest.mark.parametrize("module", sorted(MODULES - under(*READERS, "regatta.benchmarks")))

@@ -7,7 +7,7 @@ import pytest
 from helpers import built, every_spec, permits
 from real import plan
 
-from regatta import choices, runs
+from regatta import choices, folders, runs
 
 pytestmark = pytest.mark.real
 
@@ -74,5 +74,5 @@ def test_replay_of_another_seed_differs(tmp_path):
     stored = json.loads((made.folder / "run.json").read_text())
     stored["run"]["seed"] = 1
     (made.folder / "run.json").write_text(json.dumps(stored))
-    assert replace(made.run, seed=1) == runs.open_plan(made.folder)[0].run
+    assert replace(made.run, seed=1) == folders.open_plan(made.folder)[0].run
     assert not runs.replay(made.folder).identical

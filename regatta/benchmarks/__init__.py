@@ -103,7 +103,7 @@ def _cores_given_back() -> Iterator[None]:
 
 NAMES = (
     "all-reduce", "limit", "server", "one-worker", "transport", "memory", "start-up", "account",
-    "virtual", "pipeline",
+    "virtual", "pipeline", "overhead",
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def run(
 
 def tracked(results: list[Result], pairs: int) -> dict[str, Any]:
     """Results for a file: what was measured, with what, on what, when."""
-    from regatta.runs import environment
+    from regatta.folders import environment
 
     return {
         "regatta_bench": 1,

@@ -155,23 +155,23 @@ class Blocks:
             dist.barrier(self.workers)
             if side == "A":
                 yield from self._ours(self.plan.lead)
-                began = _clocks()
+                began = clocks()
                 yield from self._ours(self.plan.steps)
             else:
                 self.peer.run(self.plan.lead)
-                began = _clocks()
+                began = clocks()
                 self.peer.run(self.plan.steps)
-            self.laps[side].append(_since(began))
+            self.laps[side].append(since(began))
 
     def _ours(self, steps: int) -> Iterator[Any]:
         for _ in range(steps):
             yield self._stream.next()
 
 
-def _clocks() -> Lap:
+def clocks() -> Lap:
     own = time.thread_time()
     return Lap(time.perf_counter(), own, time.process_time() - own)
 
 
-def _since(began: Lap) -> Lap:
-    return Lap(*(now - then for now, then in zip(_clocks(), began, strict=True)))
+def since(began: Lap) -> Lap:
+    return Lap(*(now - then for now, then in zip(clocks(), began, strict=True)))

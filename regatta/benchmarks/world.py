@@ -6,7 +6,7 @@ nothing, and somebody else hands it its batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from regatta.benchmarks import pin
-from regatta.config import Evaluation, Run, component
+from regatta.config import Evaluation, Recording, Run, component
 from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings
+from regatta.events import Event
 from regatta.learn.optimisers import Sgd
 from regatta.tasks import Data, Task
 from regatta.tasks.sequences import Sequences
@@ -60,6 +61,7 @@ def measured_run(strategy: str, network: Network, workers: int = 2, bucket_bytes
         minibatch=network.minibatch,
         optimiser=Sgd(lr=0.01),
         bucket_bytes=bucket_bytes,
+        recording=Recording(usage=0, spans=0),
         evaluation=Evaluation(every=_NEVER),
     )
 
@@ -79,13 +81,18 @@ def prepare_rank(rank: int, workers: int) -> None:
 
 @contextmanager
 def aboard(
-    rank: int, size: int, init_method: str, run: Run, kind: type[ProcessComm] = ProcessComm
+    rank: int,
+    size: int,
+    init_method: str,
+    run: Run,
+    kind: type[ProcessComm] = ProcessComm,
+    log: Callable[[Event], None] = lambda event: None,
 ) -> Iterator[Rank]:
     """This process as a rank of a run, ready to play its role."""
     prepare_rank(rank, run.workers)
     connect(rank, size, init_method)
     comm = kind(run.strategy.groups(run.workers, [0] * run.workers))
-    around = Surroundings("processes", run.task.open(), log=lambda event: None)
+    around = Surroundings("processes", run.task.open(), log=log)
     player = Rank(run, comm, comm.chance, around)
     player.stream.limit = 1 << 60
     comm.start_clock()

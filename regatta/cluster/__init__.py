@@ -33,6 +33,7 @@ class Cluster:
     stragglers: int = 0  # the last so many workers are slow ...
     straggle: float = 5.0  # ... by this factor
     jitter_seed: int = 0
+    price_per_hour: float = 0.0  # of a host; 0: not known
 
     def __post_init__(self) -> None:
         for name in ("merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host"):
@@ -40,6 +41,7 @@ class Cluster:
                 raise ValueError(f"cluster.{name} must be more than 0")
         for name in (
             "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
+            "price_per_hour",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"cluster.{name} must not be negative")

@@ -49,7 +49,7 @@ class Pending:
         self.value = value
         rank = self.rank
         if rank._waits_for is self:
-            rank.traffic.waiting += rank._world.now - rank._waits_since
+            rank.traffic.waited(rank._waits_since, rank._world.now)
             rank._resume()
 
     def describe(self) -> str:

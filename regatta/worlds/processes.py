@@ -39,7 +39,7 @@ class _Blocking(Generic[T]):
         try:
             return self._finish()
         finally:
-            self._traffic.waiting += time.perf_counter() - began
+            self._traffic.waited(began, time.perf_counter())
         yield
 
 
@@ -99,7 +99,9 @@ class ProcessComm:
 
     def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
         self._count(data)
+        began = time.perf_counter()
         self._mailbox.send(dst, tag, version, data)
+        self.traffic.sent(began, time.perf_counter())
         return _Done(None)
 
     def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
@@ -131,7 +133,7 @@ class ProcessComm:
     def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
         began = time.perf_counter()
         value = work()
-        self.traffic.computing += time.perf_counter() - began
+        self.traffic.computed(began, time.perf_counter())
         return _Done(value)
 
     def progress(self, fraction: float) -> None: ...

@@ -155,7 +155,7 @@ class Summands(Unwritten):
         shared = shared or self._group.shared(offer, vectors)  # also by who had no piece
         began = time.perf_counter()
         self._group.meet()
-        self._group.traffic.waiting += time.perf_counter() - began
+        self._group.traffic.waited(began, time.perf_counter())
         return shared
 
     def _add_up(self, here: slice, out: Tensor) -> None:

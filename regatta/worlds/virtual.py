@@ -160,6 +160,8 @@ class VirtualComm:
         if link.out_free > start:
             start = link.out_free
         link.out_free = start + nbytes / link.bandwidth
+        if traffic.timeline is not None:
+            traffic.timeline.note("s", start, link.out_free)
         arrive = world.comms[dst]._first_byte
         heappush(world._heap, (start + link.latency, next(world._ticket), arrive, message))
         return SENT
@@ -200,15 +202,20 @@ class VirtualComm:
         world, device = self._world, self._device
         start = world.now
         seconds = self._seconds(load)
-        self.traffic.computing += seconds
+        traffic = self.traffic
+        traffic.computing += seconds
         op = Computing(self, work)
         if self._is_guest:
             device.taken += seconds
+            if traffic.timeline is not None:
+                traffic.timeline.note("c", start, start + seconds)
             world._at(start + seconds, Computing.do, op)
             return op
         if device.free > start:
             start = device.free
         end = device.free = start + seconds
+        if traffic.timeline is not None:
+            traffic.timeline.note("c", start, end)
         if overlap:
             world._at(end, op.finish, self._done_ahead(work, start, seconds))
         elif device.is_shared:

@@ -1,0 +1,38 @@
+"""The command line. Every command calls one function; errors say what to do instead.
+
+Nothing heavy is imported before a command needs it: `regatta --help` must answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from regatta.cli import training, racing, listing  # isort: skip  (commands are listed in this order)
+from regatta.cli.common import app, err
+
+__all__ = ["app", "listing", "main", "racing", "training"]
+
+
+def main() -> None:
+    """Run a command; 0 done, 1 failed, 2 wrong usage."""
+    try:
+        app()
+    except ValueError as error:
+        _fail(str(error), 1 if type(error).__name__ == "BadCheckpoint" else 2)
+    except RuntimeError as error:
+        if type(error).__name__ not in ("RankFailed", "WorldFailed", "Deadlock"):
+            raise
+        if account := getattr(error, "account", ""):
+            err.print(account, markup=False, soft_wrap=True)
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    err.print(f"[red]regatta:[/red] {message}".replace("\n", " "), soft_wrap=True)
+    # Not sys.exit: gloo's threads may wait for ranks that are gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,64 @@
+"""What the commands share: the application, options by name, and how they speak."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from regatta.config import Run
+
+app = typer.Typer(
+    help="Train a network on many workers under any published strategy, "
+    "and learn which one gets there first.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
+
+Recipe = Annotated[str, typer.Argument(help="a shipped recipe, or FILE.py:FUNCTION")]
+StrategyOption = Annotated[
+    str | None, typer.Option("--strategy", "-s", help="name or name:option=value,...")
+]
+Workers = Annotated[int | None, typer.Option("--workers", "-n", help="how many workers")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="any field of the run: stop.epochs=3")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="the folder to write to")]
+Seed = Annotated[int | None, typer.Option("--seed", help="draws weights and data order")]
+Target = Annotated[float | None, typer.Option("--target", help="stop when the metric reaches it")]
+Threads = Annotated[int | None, typer.Option("--threads", help="computing threads a rank")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object, nothing else")]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="a shipped cluster, or a .toml or .json file")
+]
+
+
+def display_of(run: Run, speaks: bool) -> Any:
+    from regatta.display import Display
+
+    title = f"{run.strategy.name} on {count(run.workers, 'worker')}"
+    return Display(out, title, run.stop.epochs) if speaks else None
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def warn_of_crowding(run: Run) -> None:
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    if run.device == "cpu" and run.num_ranks * run.threads > cores:
+        err.print(
+            f"[yellow]note:[/yellow] {run.strategy.name} has {run.num_ranks} ranks of "
+            f"{count(run.threads, 'thread')} on {count(cores, 'core')}: they share, "
+            "and times say less about a bigger machine"
+        )

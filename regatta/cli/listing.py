@@ -1,0 +1,112 @@
+"""What there is: strategies, recipes, benchmarks."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from regatta.cli.common import PIPE_WIDTH, AsJson, app, out
+
+
+@app.command()
+def strategies(
+    name: Annotated[str | None, typer.Argument(help="one of them, with its options")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The strategies, their options and where they come from."""
+    from regatta.config import nearest, option_notes, options
+    from regatta.strategies import registry
+
+    if name is not None and name not in registry():
+        raise ValueError(nearest(name, list(registry()), "strategy"))
+    rows: list[dict[str, Any]] = [
+        {
+            "name": kind.name,
+            "summary": (kind.__doc__ or "").split("\n")[0],
+            "options": options(kind),
+            "answer": kind().answer,
+            "servers": kind().num_servers,
+            "deterministic": kind().deterministic,
+            "source": kind.source,
+            "notes": option_notes(kind),
+        }
+        for kind in (registry().values() if name is None else [registry()[name]])
+    ]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    if name is not None:
+        _print_strategy(rows[0])
+        return
+    table = Table(show_lines=True)
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("what it does", "options", "answer", "order"):
+        table.add_column(heading)
+    for row in rows:
+        given = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        order = "fixed" if row["deterministic"] else "by arrival"
+        table.add_row(row["name"], row["summary"], given, row["answer"], order)
+    out.print(table)
+    out.print("Options are written name:option=value,... as in averaging:period=16")
+    out.print("What an option means: regatta strategies NAME")
+
+
+@app.command()
+def recipes(as_json: AsJson = False) -> None:
+    """The recipes that come with Regatta."""
+    from regatta.recipes import SHIPPED, summary
+
+    rows = {name: summary(recipe) for name, recipe in SHIPPED.items()}
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table("recipe", "what it trains")
+    for name, text in rows.items():
+        table.add_row(name, text)
+    out.print(table)
+    out.print("Your own: a function that returns a regatta.Run, named FILE.py:FUNCTION")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="a benchmark, or all")] = "all",
+    check: Annotated[bool, typer.Option("--check", help="exit 1 below the bar")] = False,
+    pairs: Annotated[int, typer.Option("--pairs", help="interleaved repetitions")] = 15,
+    file: Annotated[
+        Path | None, typer.Option("--out", "-o", help="write the results there as JSON, too")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure Regatta against peers and limits, both in the same run."""
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"cannot write to {file}: there is no folder {file.parent}")
+    from regatta import benchmarks
+
+    def keep(results: list[Any]) -> None:  # of what takes long, nothing is lost at the end
+        if file is not None:
+            file.write_text(json.dumps(benchmarks.tracked(results, pairs), indent=1) + "\n")
+
+    show = out.print if out.is_terminal else partial(out.print, width=PIPE_WIDTH, crop=False)
+    results = benchmarks.run(name, pairs, None if as_json else show, keep)
+    if as_json:
+        print(json.dumps(benchmarks.tracked(results, pairs)))
+    if check and not all(result.holds for result in results):
+        raise typer.Exit(1)
+
+
+def _print_strategy(row: dict[str, Any]) -> None:
+    out.print(f"[bold]{row['name']}[/bold]: {row['summary']}")
+    if row["source"]:
+        out.print(f"Source: {row['source']}")
+    if not row["options"]:
+        return
+    table = Table("option", "default", "meaning", box=SIMPLE_HEAD, show_edge=False)
+    for option, default in row["options"].items():
+        table.add_row(option, str(default).lower(), row["notes"].get(option, ""))
+    out.print(table)

@@ -1,0 +1,263 @@
+"""Race strategies, and show what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regatta.cli.common import (
+    PIPE_WIDTH,
+    AsJson,
+    Out,
+    Recipe,
+    Seed,
+    Settings,
+    Target,
+    Threads,
+    app,
+    count,
+    err,
+    out,
+    warn_of_crowding,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from regatta.race.entries import Race
+
+_SEEDS = 5  # fewer seldom tell anything apart
+
+
+@app.command()
+def race(
+    recipe: Recipe,
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", help="separated by spaces or ; (default: all)")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option("--workers", "-n", help="of each but single (2); several: 1,2,4")
+    ] = None,
+    minibatches: Annotated[
+        str | None, typer.Option("--minibatch", help="samples a worker and turn; several: 64,256")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="runs of each, from --seed on (5)")
+    ] = None,
+    target: Target = None,
+    last: Annotated[
+        int | None, typer.Option("--last", help="evaluations whose median must reach it (1)")
+    ] = None,
+    tune: Annotated[
+        int | None, typer.Option("--tune", help="learning rates to try for each (the recipe's)")
+    ] = None,
+    simulated: Annotated[bool, typer.Option("--simulate", help="under a virtual clock")] = False,
+    both: Annotated[
+        bool, typer.Option("--both", help="on processes and simulated, side by side")
+    ] = False,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="to simulate on; several: a,b.toml")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", help="of a host, an hour, in any currency")
+    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    out_folder: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the race in --out")] = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Race several strategies to one target: a table, a verdict and a report."""
+    from regatta.worlds import warm_up
+
+    if not simulated:
+        warm_up()
+    given = [*(settings or []), *_as_settings(price, threads)]
+    worlds, clusters = _worlds(simulated, both, cluster), _names(cluster)
+    asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
+    if resume:
+        _refuse_options(*asked, *given, *clusters, simulated, both)
+        entered, folder = _there(recipe, out_folder)
+    else:
+        entered = _entered(recipe, given, worlds, clusters, *asked)
+        folder = out_folder or _next_folder(recipe)
+    _run(entered, folder, resume, as_json)
+    _show(folder, as_json)
+
+
+def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
+    from regatta.display import Commentary
+    from regatta.race.course import enter, run_all
+    from regatta.race.entries import PROCESSES
+
+    if not resume:
+        enter(entered, folder, shlex.join(["regatta", *sys.argv[1:]]))
+    real = [lane for lane in entered.lanes if lane.world == PROCESSES]
+    if real and not silent:
+        runs = (entered.run(lane, entered.seeds[0]) for lane in real)
+        warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
+    commentary = Commentary(out, silent)
+    try:
+        run_all(entered, folder, commentary)
+    except KeyboardInterrupt:
+        again = f"regatta race {entered.recipe} --out {folder} --resume"
+        err.print(f"stopped; go on with: {again}", soft_wrap=True)
+        raise
+    finally:
+        commentary.close()
+
+
+def _there(recipe: str, folder: Path | None) -> tuple[Race, Path]:
+    from regatta.race.entries import declared
+    from regatta.recipes import absolute
+
+    if folder is None:
+        raise ValueError("--resume needs --out: the folder of the race to go on with")
+    entered, _ = declared(folder)
+    if entered.recipe != absolute(recipe):
+        raise ValueError(f"{folder} races recipe {entered.recipe}, not {recipe}")
+    return entered, folder
+
+
+def _refuse_options(*given: object) -> None:
+    if any(given):
+        raise ValueError("a race goes on as it began: with --resume leave out all but --out")
+
+
+def _next_folder(recipe: str) -> Path:
+    from regatta.folders import next_free
+
+    return next_free(Path("races"), Path(recipe.partition(":")[0]).stem)
+
+
+def _show(folder: Path, as_json: bool) -> None:
+    """The table, the verdict, and where the report is."""
+    from regatta.display import race_table
+    from regatta.race.outcome import of_race
+    from regatta.race.verdict import verdict
+    from regatta.report.files import write_html
+    from regatta.report.forms import as_json as all_as_json
+
+    outcome = of_race(folder)
+    report = write_html(outcome, folder / "report.html")
+    if as_json:
+        print(all_as_json(outcome))
+        return
+    out.print()
+    wide = {} if out.is_terminal else {"width": PIPE_WIDTH, "crop": False}
+    out.print(race_table(outcome), **wide)  # type: ignore[arg-type]
+    for complaint in outcome.complaints:
+        err.print(f"[yellow]note:[/yellow] {complaint}", soft_wrap=True)
+    out.print(f"[bold]{verdict(outcome)}[/bold]", soft_wrap=True)
+    out.print(f"Report: {report}", soft_wrap=True)
+
+
+def _entered(
+    recipe: str, settings: list[str], worlds: list[str], clusters: list[str],
+    strategies: str | None, workers: str | None, minibatches: str | None,
+    seeds: int | None, seed: int | None, target: float | None, last: int | None, tune: int | None,
+) -> Race:  # fmt: skip
+    from regatta.race.entries import Race, all_specs, lanes_of
+    from regatta.recipes import absolute
+    from regatta.resolve import resolve, split_specs
+
+    run = resolve(recipe, None, settings, target, None)
+    counts = _numbers(workers or "2", "--workers")
+    specs = split_specs(strategies) if strategies else all_specs(run, counts)
+    lanes = lanes_of(run, specs, counts, _numbers(minibatches, "--minibatch"), worlds, clusters)
+    first, number = seed or 0, _SEEDS if seeds is None else seeds
+    drawn = tuple(range(first, first + number))
+    lasting = run.stop.last if last is None else last
+    return Race(
+        absolute(recipe), lanes, drawn, run.stop.target, lasting, tune or 0, tuple(settings)
+    )
+
+
+def _worlds(simulated: bool, both: bool, cluster: str | None) -> list[str]:
+    from regatta.race.entries import PROCESSES, VIRTUAL
+
+    if both:
+        return [PROCESSES, VIRTUAL]
+    if cluster is not None and not simulated:
+        raise ValueError("--cluster is for --simulate or --both: processes run on this machine")
+    return [VIRTUAL if simulated else PROCESSES]
+
+
+def _as_settings(price: float | None, threads: int | None) -> list[str]:
+    given: dict[str, Any] = {"cluster.price_per_hour": price, "threads": threads}
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _numbers(text: str | None, option: str) -> list[int]:
+    try:
+        return [int(word) for word in _names(text)]
+    except ValueError:
+        raise ValueError(f"{option} {text!r}: numbers, separated by commas") from None
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_RACE", help="its folder")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", "-o", help="the file to write (default: report.html)")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="tables as Markdown")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="one line a run")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as one object")] = False,
+) -> None:
+    """One self-contained page with the tables and plots of a run or a race."""
+    from regatta.race.verdict import verdict
+    from regatta.report import files, forms
+
+    if markdown + csv + as_json > 1:
+        raise ValueError("choose one of --markdown, --csv and --json")
+    outcome = files.outcome_of(folder)
+    for complaint in outcome.complaints:
+        err.print(f"[yellow]note:[/yellow] {complaint}", soft_wrap=True)
+    if markdown or csv or as_json:
+        text = (
+            forms.as_markdown(outcome) if markdown
+            else forms.as_csv(outcome) if csv
+            else forms.as_json(outcome)
+        )  # fmt: skip
+        if out_file is None:
+            print(text)
+            return
+        files.write_text(out_file, text)
+    else:
+        out_file = files.write_html(outcome, out_file or folder / "report.html")
+    out.print(verdict(outcome), soft_wrap=True)
+    out.print(f"Report: {out_file}", soft_wrap=True)
+
+
+@app.command()
+def convert(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
+    to: Annotated[str, typer.Option("--to", help="mlperf, tensorboard, trace or dawnbench")],
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="the file or folder to write")],
+    benchmark: Annotated[
+        str | None, typer.Option("--benchmark", help="the name that MLPerf knows: rnnt, resnet")
+    ] = None,
+) -> None:
+    """Write a run's events in the form of other tools."""
+    from regatta.exports import convert as write
+
+    written = write(folder, to, out_path, benchmark)
+    out.print(f"{count(len(written), 'file')}: {', '.join(map(str, written))}", soft_wrap=True)
+
+
+@app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_RACE", help="its folder")],
+) -> None:
+    """Look on at a run or a race that was started elsewhere, until it ends."""
+    from regatta.watching import look_on
+
+    look_on(folder, out)

@@ -1,0 +1,69 @@
+"""A run's events in the form of other tools: MLPerf, TensorBoard, Chrome's trace, DAWNBench."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regatta.config import nearest
+from regatta.events import Event, Started, read_what_there_is
+from regatta.metrics import Summary, summarise
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run as it lies in its folder."""
+
+    folder: Path
+    events: list[Event]
+    summary: Summary
+    started: Started
+    stored: dict[str, Any]  # run.json, if it can be read
+    began: float  # seconds since 1970; 0 under a virtual clock
+
+    @property
+    def task(self) -> str:
+        name: str = self.stored.get("run", {}).get("task", {}).get("name", "unknown")
+        return name
+
+
+def source(folder: Path) -> Source:
+    log = read_what_there_is(folder / "events.jsonl")
+    try:
+        summary = summarise(log.events)
+    except ValueError as error:
+        raise ValueError(f"{folder} holds no run that can be converted: {error}") from None
+    started = next(e for e in log.events if isinstance(e, Started))
+    path = folder / "run.json"
+    try:
+        stored = json.loads(path.read_text())
+        written = path.stat().st_mtime
+    except (OSError, ValueError):
+        stored, written = {}, 0.0
+    began = written if started.world == "processes" else 0.0
+    return Source(folder, log.events, summary, started, stored, began)
+
+
+def convert(folder: Path, to: str, out: Path, benchmark: str | None = None) -> list[Path]:
+    """Write a run in another form; the files that were written."""
+    from regatta.exports import dawnbench, mlperf, tensorboard, trace
+
+    if benchmark is not None and to != "mlperf":
+        raise ValueError("--benchmark is for --to mlperf")
+    forms: dict[str, Callable[[Source, Path], list[Path]]] = {
+        "mlperf": lambda run, path: mlperf.write(run, path, benchmark),
+        "tensorboard": tensorboard.write,
+        "trace": trace.write,
+        "dawnbench": dawnbench.write,
+    }
+    if to not in forms:
+        raise ValueError(nearest(to, list(forms), "form"))
+    try:
+        return forms[to](source(folder), out)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write to {out} ({error.strerror}): choose another --out"
+        ) from None

@@ -1,0 +1,1 @@
+"""Reports: the tables and plots of a run or a race, made from events alone."""

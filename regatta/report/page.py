@@ -1,0 +1,166 @@
+"""A report as one page that needs nothing else: tables, plots, and the library that draws them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from html import escape
+from importlib.metadata import PackageNotFoundError, version
+
+from plotly.offline import get_plotlyjs
+
+from regatta.metrics import Summary
+from regatta.race.outcome import Outcome
+from regatta.race.verdict import verdict
+from regatta.report.drawing import Figure
+from regatta.report.figures import all_figures
+from regatta.report.tables import Table, all_tables
+
+_STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 0 auto;
+       max-width: 72rem; padding: 1rem 1.25rem 4rem; }
+h1 { font-size: 1.7rem; margin: 1rem 0 .5rem; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .25rem; }
+p.verdict { font-size: 1.15rem; border-left: .3rem solid #0072B2; padding: .5rem 1rem;
+            background: #f3f8fc; }
+p.note, figcaption { color: #555; font-size: .9rem; max-width: 50rem; margin: .25rem 0 .75rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; white-space: nowrap;
+         border-bottom: 1px solid #e6e6e6; }
+th { font-weight: 600; color: #444; border-bottom: 2px solid #bbb; }
+th:first-child, td:first-child { text-align: left; }
+tr:first-child td { font-weight: 600; }
+.plain tr:first-child td { font-weight: 400; }
+figure { margin: 0; }
+.plot { width: 100%; height: 26rem; }
+ul.complaints { background: #fff7e6; border-left: .3rem solid #E69F00;
+                padding: .5rem 1rem .5rem 2rem; }
+pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; font-size: .88rem; }
+dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; }
+dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; }
+@media print { .plot { break-inside: avoid; } h2 { break-after: avoid; }
+               details { display: none; } }
+"""
+
+_DRAW = """
+const figures = JSON.parse(document.getElementById("figures").textContent);
+for (const figure of figures) {
+  const place = document.getElementById(figure.name);
+  if (figure.layout.height) place.style.height = figure.layout.height + "px";
+  Plotly.newPlot(place, figure.data, figure.layout, {responsive: true, displaylogo: false})
+    .then(() => place.setAttribute("data-drawn", "yes"));
+}
+"""
+
+
+def html(outcome: Outcome) -> str:
+    figures = all_figures(outcome)
+    data = [{"name": f.name, "data": f.data, "layout": f.layout} for f in figures]
+    body = [
+        f"<h1>{escape(_title(outcome))}</h1>",
+        f'<p class="verdict">{escape(verdict(outcome))}</p>',
+        _complaints(outcome.complaints),
+        *(_table(table) for table in all_tables(outcome)),
+        *(_figure(figure) for figure in figures),
+        _reproduce(outcome),
+        _runs(outcome),
+    ]
+    # A tag that ends a script must not stand inside one.
+    packed = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(_title(outcome))}</title>",
+            f"<style>{_STYLE}</style>",
+            f"<script>{get_plotlyjs()}</script>",
+            "</head><body>",
+            *body,
+            f'<script type="application/json" id="figures">{packed}</script>',
+            f"<script>{_DRAW}</script>",
+            "</body></html>",
+        ]
+    )
+
+
+def _title(outcome: Outcome) -> str:
+    number = len(outcome.standings)
+    if number == 1:
+        return f"{outcome.standings[0].label} on {outcome.title}"
+    return f"A race on {outcome.title}: {number} ways to train"
+
+
+def _complaints(complaints: Sequence[str]) -> str:
+    if not complaints:
+        return ""
+    items = "".join(f"<li>{escape(complaint)}</li>" for complaint in complaints)
+    return f'<ul class="complaints">{items}</ul>'
+
+
+def _table(table: Table, kind: str = "") -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
+    )
+    return (
+        f'<section><h2>{escape(table.title)}</h2><div class="scroll"><table class="{kind}">'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="note">{escape(table.note)}</p></section>'
+    )
+
+
+def _figure(figure: Figure) -> str:
+    return (
+        f"<section><h2>{escape(figure.title)}</h2><figure>"
+        f'<div class="plot" id="{figure.name}"></div>'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure></section>"
+    )
+
+
+def _reproduce(outcome: Outcome) -> str:
+    facts = {
+        "seeds": ", ".join(map(str, outcome.seeds)),
+        "learning rates": f"tuned, {outcome.tune} trials each" if outcome.tune else "untuned",
+        "Regatta": _version(),
+    } | {name.replace("_", " "): str(value) for name, value in outcome.environment.items()}
+    command = f"<pre>{escape(outcome.command)}</pre>" if outcome.command else ""
+    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
+    return f"<section><h2>How to make it again</h2>{command}<dl>{items}</dl></section>"
+
+
+def _version() -> str:
+    try:
+        return version("regatta-train")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _runs(outcome: Outcome) -> str:
+    """Every measure of every run, for who wants to see them all."""
+    names = [field.name for field in fields(Summary) if field.name != "staleness"]
+    finishes = [f for standing in outcome.standings for f in standing.finishes]
+    columns = [
+        [str(f.folder), *(_cell(getattr(f.summary, name)) for name in names)] for f in finishes
+    ]
+    rows = [
+        [heading, *(column[n] for column in columns)]
+        for n, heading in enumerate(["folder", *(name.replace("_", " ") for name in names)])
+    ]
+    table = Table(
+        "All runs",
+        "A column each.",
+        ["", *(f"{f.lane.spec}, seed {f.seed}" for f in finishes)],
+        rows,
+    )
+    return f"<details><summary>All measures of all runs</summary>{_table(table, 'plain')}</details>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

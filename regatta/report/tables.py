@@ -1,0 +1,314 @@
+"""The tables of a report, and the same as Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from regatta.arrival import Score, Target, arrival
+from regatta.events import Evaluated
+from regatta.race.entries import PROCESSES, VIRTUAL
+from regatta.race.outcome import Finish, Outcome, Standing
+from regatta.statistics import Interval
+
+_PARTS = (0.5, 0.8, 0.9, 1.0)  # of the way from the first evaluation to the target
+NEVER = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    note: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def all_tables(outcome: Outcome) -> list[Table]:
+    """Those that have something to say of this outcome."""
+    made = [standings(outcome), levels(outcome), speed(outcome), accuracy(outcome)]
+    made += [resources(outcome), cost(outcome), predictions(outcome), tuning(outcome)]
+    return [table for table in made if table is not None and table.rows]
+
+
+def standings(outcome: Outcome) -> Table | None:
+    """Time to the target, over the seeds."""
+    if outcome.target is None:
+        return None
+    goal = f"{outcome.metric} {outcome.target:g}"
+    how = f" in the median of the last {outcome.last} evaluations" if outcome.last > 1 else ""
+    rows = []
+    for standing in outcome.standings:
+        first = outcome.of_world(standing.lane.world)[0]
+        comparison = None if standing is first else outcome.comparison(first, standing)
+        rows.append(
+            [
+                standing.label,
+                str(standing.lane.workers),
+                f"{standing.reached} of {len(standing.times)}",
+                seconds(standing.median),
+                span(standing.interval) if len(standing.times) > 1 else "",
+                seconds(standing.olympic),
+                "" if comparison is None else ratio(comparison.ratio),
+                "" if comparison is None else span(comparison.interval),
+                "" if comparison is None else ("tie" if comparison.is_tie else "slower"),
+            ]
+        )
+    headings = ["strategy", "workers", "reached", "median", "95 % interval", "olympic mean"]
+    return Table(
+        f"Time to {goal}",
+        f"Seconds of training until {goal} is reached{how}; evaluation is off the clock. A run "
+        "that missed it counts as endless. Olympic mean: without the fastest and the slowest. "
+        "Times as long: against the first, seed by seed, with an interval that holds for all "
+        "comparisons at once; a tie where it contains 1.",
+        [*headings, "times as long", "interval", ""],
+        rows,
+    )
+
+
+def levels(outcome: Outcome) -> Table | None:
+    """TTA for several targets on the way, in seconds and relative to one worker."""
+    if outcome.target is None or not outcome.standings:
+        return None
+    goals = targets_on_the_way(outcome)
+    rows = []
+    for standing in outcome.standings:
+        single = outcome.single(standing.lane.world)
+        cells = []
+        for goal in goals:
+            mine = time_to(standing, goal)
+            alone = math.nan if single is None else time_to(single, goal)
+            relative = f" ({mine / alone:.2f})" if math.isfinite(mine) and alone > 0 else ""
+            cells.append(f"{seconds(mine)}{relative if single is not standing else ''}")
+        rows.append([standing.label, *cells])
+    return Table(
+        f"Time to several levels of {outcome.metric}",
+        "Medians over the seeds, and in brackets relative to one worker. The levels lie "
+        f"half-way, at 80 % and at 90 % between the first evaluation and the target. {NEVER}: not "
+        "reached in half of the runs.",
+        ["strategy", *(f"{goal.value:.4g}" for goal in goals)],
+        rows,
+    )
+
+
+def targets_on_the_way(outcome: Outcome) -> list[Target]:
+    assert outcome.target is not None
+    firsts = [
+        curve[0].value
+        for standing in outcome.standings
+        for finish in standing.finishes
+        if (curve := scores(finish)) and math.isfinite(curve[0].value)
+    ]
+    start = median(firsts) if firsts else outcome.target
+    values = [start + part * (outcome.target - start) for part in _PARTS]
+    return [
+        Target(value, outcome.higher_is_better, outcome.last)
+        for value in dict.fromkeys([*(float(f"{v:.3g}") for v in values[:-1]), outcome.target])
+    ]
+
+
+def scores(finish: Finish) -> list[Score]:
+    return [
+        Score(e.training, e.results[finish.summary.metric])
+        for e in finish.events
+        if isinstance(e, Evaluated) and finish.summary.metric in e.results
+    ]
+
+
+def time_to(standing: Standing, goal: Target) -> float:
+    times = [arrival(scores(finish), goal).lasting for finish in standing.finishes]
+    return median(math.inf if time is None else time for time in times)
+
+
+def speed(outcome: Outcome) -> Table:
+    """Throughput, speedup and efficiency."""
+    rows = []
+    for standing in outcome.standings:
+        scaling, sooner = outcome.scaling(standing), outcome.speedup(standing)
+        workers = standing.lane.workers
+        audio = [f.summary.audio_throughput for f in standing.finishes]
+        speech = [a for a in audio if a is not None]
+        rows.append(
+            [
+                standing.label,
+                str(workers),
+                str(standing.lane.minibatch),
+                f"{standing.throughput:,.0f}",
+                f"{median(speech):,.1f}" if speech else "",
+                ratio(scaling),
+                "" if scaling is None else f"{scaling / workers:.0%}",
+                ratio(sooner),
+                outcome.kind_of_scaling(standing),
+            ]
+        )
+    table = Table(
+        "Throughput, speedup and efficiency",
+        "Against the best run of one worker. Speedup compares samples a second, efficiency is "
+        "speedup over workers, to target compares times to the target. Weak scaling: every "
+        "worker has the minibatch that one worker has; strong: all of them together have.",
+        ["strategy", "workers", "minibatch", "samples/s", "speech s/s", "speedup", "efficiency",
+         "to target", "scaling"],
+        rows,
+    )  # fmt: skip
+    return without_empty_columns(table)
+
+
+def accuracy(outcome: Outcome) -> Table:
+    rows = [
+        [
+            standing.label,
+            number(standing.final),
+            number(standing.best),
+            f"{median(f.summary.seconds for f in standing.finishes):.2f} s",
+            ", ".join(sorted({f.summary.reason for f in standing.finishes})),
+        ]
+        for standing in outcome.standings
+    ]
+    return Table(
+        f"Final {outcome.metric or 'results'}",
+        "Medians over the seeds; best is the best of all evaluations. A run that reached the "
+        "target was ended by it.",
+        ["strategy", "final", "best", "training time", "ended by"],
+        rows,
+    )
+
+
+def resources(outcome: Outcome) -> Table:
+    """What the time went to, and what was moved."""
+    rows = []
+    for standing in outcome.standings:
+        all_of_it = [finish.summary for finish in standing.finishes]
+        one = all_of_it[0]
+        rows.append(
+            [
+                standing.label,
+                f"{median(s.waiting_share for s in all_of_it):.1%}",
+                one_or_none([s.cpu_cores for s in all_of_it], "{:.2f}"),
+                one_or_none([s.gpu_share for s in all_of_it], "{:.0%}"),
+                one_or_none([s.memory and s.memory / 1e6 for s in all_of_it], "{:,.0f} MB"),
+                f"{median(s.bytes for s in all_of_it) / 1e6:,.1f} MB",
+                f"{median(s.messages for s in all_of_it):,.0f}",
+                "" if one.mean_staleness is None
+                else f"{median(s.mean_staleness or 0.0 for s in all_of_it):.2f}",
+                one_or_none([s.dropped_share or None for s in all_of_it], "{:.1%}"),
+                one_or_none([s.joules for s in all_of_it], "{:,.0f} J") or "not measured",
+            ]
+        )  # fmt: skip
+    table = Table(
+        "Where the time went, and what was moved",
+        "Medians over the seeds. Waiting is the share of the workers' time; cores are those that "
+        "a rank kept busy in the mean, sampled while it ran.",
+        ["strategy", "waiting", "cores busy", "GPU busy", "memory a rank", "moved", "messages",
+         "staleness", "dropped", "energy"],
+        rows,
+    )  # fmt: skip
+    return without_empty_columns(table)
+
+
+def cost(outcome: Outcome) -> Table | None:
+    if all(standing.cost is None for standing in outcome.standings):
+        return None
+    rows = [
+        [
+            standing.label,
+            price(standing.finishes[0].summary.price_per_hour),
+            price(standing.cost),
+            price(median(f.summary.cost or 0.0 for f in standing.finishes)),
+        ]
+        for standing in sorted(
+            outcome.standings, key=lambda s: math.inf if s.cost is None else s.cost
+        )
+    ]
+    return Table(
+        "Cost",
+        "In the currency of the prices that were given. To the target: the price of the hosts "
+        "for the time until it was reached, evaluation included; whole run: until the run ended.",
+        ["strategy", "price an hour", "to target", "whole run"],
+        rows,
+    )
+
+
+def predictions(outcome: Outcome) -> Table | None:
+    """Simulated against real, where a lane ran in both worlds."""
+    if not outcome.is_mixed:
+        return None
+    rows = []
+    for real in outcome.of_world(PROCESSES):
+        for simulated in outcome.of_world(VIRTUAL):
+            same = ("spec", "workers", "minibatch")
+            if all(getattr(real.lane, name) == getattr(simulated.lane, name) for name in same):
+                off = simulated.median / real.median if math.isfinite(real.median) else math.nan
+                rows.append(
+                    [simulated.label, seconds(real.median), seconds(simulated.median), ratio(off)]
+                )
+    return Table(
+        "Simulated and real",
+        "Medians of the time to the target. Simulated seconds are charged by the description of a "
+        "cluster, which need not be this machine.",
+        ["strategy", "real", "simulated", "simulated / real"],
+        rows,
+    )
+
+
+def tuning(outcome: Outcome) -> Table | None:
+    if not outcome.tune:
+        return None
+    rows = [
+        [standing.label, f"{trial.lr:g}", seconds(trial.summary.lasting_time),
+         number(trial.summary.best), "chosen" if trial.lr == standing.lr else ""]
+        for standing in outcome.standings
+        for trial in standing.trials
+    ]  # fmt: skip
+    return Table(
+        "Learning rates that were tried",
+        f"{outcome.tune} for every lane, on a seed that is not raced; the first at the target was "
+        "chosen, or the one that came nearest.",
+        ["strategy", "learning rate", "to target", "best", ""],
+        rows,
+    )
+
+
+# -- cells ------------------------------------------------------------------------------------
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f} s" if math.isfinite(value) else NEVER
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def ratio(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.2f}x" if math.isfinite(value) else NEVER
+
+
+def price(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if math.isfinite(value) else NEVER
+
+
+def span(interval: Interval) -> str:
+    ends = (f"{v:.2f}" if math.isfinite(v) else "no end" for v in (interval.low, interval.high))
+    return " to ".join(ends)
+
+
+def one_or_none(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return form.format(median(known)) if known else ""
+
+
+def without_empty_columns(table: Table) -> Table:
+    kept = [n for n in range(len(table.headings)) if any(row[n] for row in table.rows)]
+    return Table(
+        table.title,
+        table.note,
+        [table.headings[n] for n in kept],
+        [[row[n] for n in kept] for row in table.rows],
+    )
