@@ -90,7 +90,7 @@ def _level(rivals: list[tuple[Standing, Comparison]]) -> str:
     others = len(rivals) - 1
     if not others:
         return text
-    return f"{text}, and {others} more {'is' if others == 1 else 'are'} as near"
+    return f"{text}, and {others} more cannot be told apart from it"
 
 
 def _range(interval: Interval) -> str:
