@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +17,7 @@ from regatta.metrics import Summary
 
 if TYPE_CHECKING:
     from regatta.race.course import Start
-    from regatta.race.outcome import Outcome
+    from regatta.race.outcome import Outcome, Standing
 
 _IDLE = 0.5  # of a stretch of time: who computes less than that, mostly waits
 
@@ -159,18 +161,24 @@ def race_table(outcome: Outcome) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for standing in outcome.standings:
         sooner, summaries = outcome.speedup(standing), [f.summary for f in standing.finishes]
-        median = standing.median
+        waiting = median(summary.waiting_share for summary in summaries)
         table.add_row(
             standing.label,
             str(standing.lane.workers),
-            f"{standing.reached}/{len(standing.times)}",
-            "missed" if median == float("inf") else f"{median:.2f} s",
+            "" if outcome.target is None else f"{standing.reached}/{len(standing.times)}",
+            _time(outcome, standing),
             "" if sooner is None else f"{sooner:.2f}",
             f"{standing.throughput:,.0f}",
             "" if standing.final is None else f"{standing.final:.4f}",
-            f"{summaries[0].waiting_share:.0%}",
+            f"{waiting:.0%}",
         )
     return table
+
+
+def _time(outcome: Outcome, standing: Standing) -> str:
+    if outcome.target is None:
+        return ""
+    return "missed" if standing.median == math.inf else f"{standing.median:.2f} s"
 
 
 def _reached(s: Summary, clock: str) -> str:

@@ -259,6 +259,7 @@ class Rank:
             "time": self.time(),
             "paused": self._paused,
             "scores": self.scores.state(),
+            "audio": self.stream.audio,
             "scored_version": self._scored_version,
             "evaluations": self._evaluations,
             "traffic": self.comm.traffic.state(),
@@ -286,6 +287,7 @@ class Rank:
         self._time_before = numbers["time"]
         self._paused = numbers["paused"]
         self.scores.restore(numbers["scores"])
+        self.stream.audio = numbers["audio"]
         self._scored_version = numbers["scored_version"]
         self._evaluations = numbers["evaluations"]
         self.comm.traffic.restore(numbers["traffic"])

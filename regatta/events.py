@@ -275,6 +275,8 @@ class Tail:
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._offset:  # another run has taken its place
+                self._offset = 0
             file.seek(self._offset)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,11 @@ def make_folder(folder: Path) -> None:
 
 
 def write_plan(
-    plan: Plan, world: str, timing_only: bool = False, hosts: Sequence[int] = ()
+    plan: Plan,
+    world: str,
+    timing_only: bool = False,
+    hosts: Sequence[int] = (),
+    began: float | None = None,  # if it was before
 ) -> None:
     values = {
         "regatta_run": 1,
@@ -93,6 +98,7 @@ def write_plan(
         "run": config.to_json(plan.run),
         "stops": [[segment, config.to_json(stop)] for segment, stop in plan.all_stops],
         "environment": environment(),
+        "began": time.time() if began is None else began,  # seconds since 1970
         "hosts": list(hosts),  # of all ranks
     }
     make_folder(plan.folder)
@@ -108,8 +114,19 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
     }
+
+
+def _processor() -> str:
+    """Its name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:

@@ -33,7 +33,11 @@ class Meters:
         """How much of the time just past the device was busy, as its driver says."""
         if self._nvml is None:
             return None
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu) / 100
+        try:
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu) / 100
+        except Exception:  # of NVML's own: not every device tells
+            self._nvml = None
+            return None
 
     def resident_bytes(self) -> int:
         return int(self._process.memory_info().rss)

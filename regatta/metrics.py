@@ -79,6 +79,7 @@ def summarise(events: Sequence[Event]) -> Summary:
     arrived = _arrival(scores, started)
     usages = [e for e in events if isinstance(e, Usage)]
     price = started.price_per_hour
+    was_resumed = any(isinstance(e, Resumed) for e in events)  # counters began anew
     return Summary(
         strategy=started.strategy,
         spec=started.spec or started.strategy,
@@ -116,7 +117,7 @@ def summarise(events: Sequence[Event]) -> Summary:
         price_per_hour=price,
         cost=_cost(_last_time(events), price),
         cost_to_target=_cost(_wall_time(arrived.lasting, scores), price),
-        joules=_joules(ranks, started.hosts),
+        joules=None if was_resumed else _joules(ranks, started.hosts),
     )
 
 
@@ -132,18 +133,17 @@ def _started(events: Sequence[Event]) -> Started:
 
 
 def _ranks(events: Sequence[Event]) -> list[RankEnded]:
-    """Where every rank ended; or, of a run that was broken off, where each was last seen."""
-    ended = [e for e in events if isinstance(e, RankEnded)]
-    if ended:
-        return ended
-    last = {e.rank: e for e in events if isinstance(e, Progress)}
-    return [
-        RankEnded(
-            rank=e.rank, time=e.time, role="worker", turns=e.turns, steps=0, samples=e.samples,
-            computing=e.computing, waiting=e.waiting, messages=e.messages, bytes=e.bytes,
-        )
-        for e in last.values()
-    ]  # fmt: skip
+    """Where every rank ended; or, if it did not tell, where it was last seen."""
+    known = {e.rank: _last_seen(e) for e in events if isinstance(e, Progress)}
+    known |= {e.rank: e for e in events if isinstance(e, RankEnded)}
+    return [known[rank] for rank in sorted(known)]
+
+
+def _last_seen(e: Progress) -> RankEnded:
+    return RankEnded(
+        rank=e.rank, time=e.time, role="worker", turns=e.turns, steps=0, samples=e.samples,
+        computing=e.computing, waiting=e.waiting, messages=e.messages, bytes=e.bytes,
+    )  # fmt: skip
 
 
 def _last_time(events: Sequence[Event]) -> float:

@@ -85,7 +85,8 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
     choices.forget_from(plan.choices, segment)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    write_plan(plan, "processes", hosts=open_plan(plan.folder)[1]["hosts"])
+    before = open_plan(plan.folder)[1]
+    write_plan(plan, "processes", hosts=before["hosts"], began=before.get("began"))
     return plan, path
 
 
@@ -142,7 +143,7 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     keep_freed_memory()
     torch.set_num_threads(run.threads)
     if run.device == "cuda":
-        torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
+        torch.cuda.set_device(_device_index(run))
     data = _open_data(run)
     hosts = host_numbers()
     if dist.get_rank() == 0 and resume_from is None:
@@ -165,7 +166,7 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     )
     rank = Rank(run, comm, chance, around)
     rank.begin()
-    meters = Meters(run.device, _local_rank())
+    meters = Meters(run.device, _device_index(run))
     comm.start_clock()
     with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
         ended = run_blocking(rank.play())
@@ -178,6 +179,10 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
 
 def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
     return list(hosts).index(hosts[rank]) == rank
+
+
+def _device_index(run: Run) -> int:
+    return _local_rank() % torch.cuda.device_count() if run.device == "cuda" else 0
 
 
 def _local_rank() -> int:

@@ -47,13 +47,14 @@ class Sampler:
             self._thread.join()
 
     def _watch(self) -> None:
-        began = last = self._clock()
+        began = last = due = self._clock()
         busy = self._meters.cpu_seconds()
         cpu: list[float] = []
         gpu: list[float | None] = []
         is_over = False
         while not is_over:
-            is_over = self._over.wait(max(0.0, last + self._interval - self._clock()))
+            due += self._interval  # not from when it woke: samples would come too seldom
+            is_over = self._over.wait(max(0.0, due - self._clock()))
             now, used = self._clock(), self._meters.cpu_seconds()
             if now > last:
                 cpu.append(round((used - busy) / (now - last), 3))

@@ -93,11 +93,11 @@ class Comparison:
 
     @property
     def is_faster(self) -> bool:
-        return self.interval.low > MATTERS
+        return self.interval.low > 1 and self.ratio > MATTERS
 
     @property
     def is_slower(self) -> bool:
-        return self.interval.high < 1 / MATTERS
+        return self.interval.high < 1 and self.ratio < 1 / MATTERS
 
     @property
     def is_tie(self) -> bool:
@@ -122,7 +122,9 @@ def _ratio(mine: Time, other: Time) -> float:
     """Not a number where neither arrived: such a pair says nothing."""
     if not (mine.reached or other.reached):
         return math.nan
-    return other.value / mine.value
+    if mine.value == other.value:
+        return 1.0
+    return other.value / mine.value if mine.value else math.inf
 
 
 def _geometric(ratios: Sequence[float], confidence: float) -> tuple[float, Interval]:

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from regatta.display import Display
 from regatta.events import Ended, Event, Resumed, Started, Tail
-from regatta.race.entries import FILE, declared, home_of, trial_of
-from regatta.race.tuning import rates_of
+from regatta.race.course import FAILURE
+from regatta.race.entries import FILE, declared, home_of
 
 _EVERY_SECONDS = 0.5
 
@@ -20,28 +20,29 @@ def look_on(folder: Path, console: Console) -> None:
     """Show what has happened so far and what happens, until the run or the race ends."""
     if not folder.is_dir():
         raise ValueError(f"{folder} does not exist: name the folder of a run or a race")
-    if not (folder / FILE).exists():
+    if (folder / FILE).exists():
+        _look_on_race(folder, console)
+    elif any((folder / name).exists() for name in ("run.json", "events.jsonl")):
         _look_on_run(folder, console)
-        return
+    else:
+        raise ValueError(f"{folder} holds neither a run nor a race")
+
+
+def _look_on_race(folder: Path, console: Console) -> None:
+    """Run by run, trials of learning rates among them, until every lane has run every seed."""
     race, _ = declared(folder)
     left = {home_of(folder, lane, seed) for lane, seed in race.starts()}
-    left |= {trial_of(folder, lane, lr) for lane in race.lanes for lr in rates_of(race, lane)}
+    seen: set[Path] = set()
     while left:
-        begun = sorted((home for home in left if _has_begun(home)), key=_age)
-        for home in begun:
+        found = {path.parent for path in folder.glob("*/*/*/events.jsonl")} - seen
+        for home in sorted(found, key=lambda home: (home / "events.jsonl").stat().st_mtime):
             console.print(f"[bold]{home.relative_to(folder)}[/bold]")
             _look_on_run(home, console)
-            left.remove(home)
-        if not begun:
+            seen.add(home)
+            left.discard(home)
+        left -= {home for home in left if (home / FAILURE).exists()}
+        if left and not found:
             time.sleep(_EVERY_SECONDS)
-
-
-def _has_begun(home: Path) -> bool:
-    return (home / "events.jsonl").exists()
-
-
-def _age(home: Path) -> float:
-    return (home / "events.jsonl").stat().st_mtime
 
 
 def _look_on_run(folder: Path, console: Console) -> None:
@@ -54,7 +55,7 @@ def _look_on_run(folder: Path, console: Console) -> None:
                 display = _display(folder, events, console)
             if display is not None:
                 display(events)
-            if _is_over(events):
+            if _is_over(events) or (folder / FAILURE).exists():
                 return
             time.sleep(_EVERY_SECONDS)
     finally:

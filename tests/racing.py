@@ -36,8 +36,9 @@ def events_of(
         yield Usage(rank=rank, time=0.0, interval=0.1, cpu=[1.0, 0.5], memory=10_000_000)
     for number, (training, accuracy) in enumerate(curve):
         samples = int(100 * lane.workers * training)
-        yield Progress(rank=0, time=training, turns=1, samples=samples, loss=1.0 - accuracy,
-                       computing=training, waiting=0.0, messages=1, bytes=400)  # fmt: skip
+        yield Progress(rank=0, time=training, turns=1, samples=int(100 * training),
+                       loss=1.0 - accuracy, computing=training, waiting=0.0, messages=1,
+                       bytes=400)  # fmt: skip
         yield Evaluated(rank=0, time=training + 0.5 * number, training=training, samples=samples,
                         epoch=samples / 1000, seconds=0.5,
                         results={"accuracy": accuracy, "loss": 1.0 - accuracy})  # fmt: skip

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from regatta.benchmarks import NAMES, Case, Result, load, median_interval, report, run, tracked
 from regatta.benchmarks.account import account
-from regatta.benchmarks.duel import Duel, Lap, duel
+from regatta.benchmarks.duel import Duel, Lap, between_peers, duel
 from regatta.benchmarks.memory import Peak, memory, proportional_bytes
 from regatta.benchmarks.peers import BareLoop, Ddp, Place, SeldomMeeting, SynchronousLimit
 from regatta.benchmarks.server import server
@@ -161,6 +161,12 @@ def test_a_duel_gives_a_ratio_a_pair(strategy, peer, lead, workers):
     assert positive(fought.ratios, 2)
     assert len(fought.workers) == workers
     assert all(lap.own > 0 for worker in fought.workers for laps in worker.values() for lap in laps)
+
+
+@pytest.mark.real
+def test_peers_fight_each_other():
+    fought = between_peers(TINY, SeldomMeeting, BareLoop, 2)
+    assert positive(fought.ratios, 2)
 
 
 @pytest.mark.real

@@ -125,7 +125,7 @@ def test_a_trace_has_spans_of_every_rank(run, tmp_path):
 
 
 def test_dawnbench_gets_hours_and_per_cent(run, tmp_path):
-    about, curve = convert(run, "dawnbench", tmp_path / "entry")
+    about, curve = convert(run, "dawnbench", tmp_path / "entry").files
     values = json.loads(about.read_text())
     assert values["costPerHour"] == 3.0
     assert values["logFilename"] == curve.name
@@ -139,7 +139,7 @@ def test_dawnbench_gets_hours_and_per_cent(run, tmp_path):
 def test_tensorboard_reads_the_scalars(run, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (path,) = convert(run, "tensorboard", tmp_path / "board")
+    (path,) = convert(run, "tensorboard", tmp_path / "board").files
     found = EventAccumulator(str(path.parent))
     found.Reload()
     scores = found.Scalars("evaluation/accuracy")
@@ -147,6 +147,15 @@ def test_tensorboard_reads_the_scalars(run, tmp_path):
     assert scores[-1].value == pytest.approx(0.9)
     assert scores[-1].step == 4000
     assert found.Scalars("cores busy/rank 1")[0].value == 0.75
+
+
+def test_what_could_not_be_read_is_named(run, tmp_path):
+    path = run / "events.jsonl"
+    path.write_text(path.read_text() + "no event\n")
+    (complaint,) = convert(run, "trace", tmp_path / "t.json").complaints
+    assert "is not an event" in complaint
+    with pytest.raises(ValueError, match=r"events\.jsonl: No such file"):
+        convert(tmp_path, "trace", tmp_path / "t.json")
 
 
 def test_wrong_usage_is_named(run, tmp_path):

@@ -106,7 +106,7 @@ def test_samples_come_ten_times_a_second_and_tell_how_busy_it_was():
     assert (first.rank, first.memory, first.gpu) == (3, 123, None)
     assert len(first.cpu) == 20
     assert all(share == pytest.approx(0.25, abs=0.01) for share in first.cpu)
-    assert first.interval >= 0.02
+    assert first.interval == pytest.approx(0.02, rel=0.5)
     assert len(told[-1].cpu) <= 20
 
 

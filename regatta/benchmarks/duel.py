@@ -93,6 +93,34 @@ def duel(
     return Duel(network.steps, network.minibatch, network.repeats, ranks[:workers], server)
 
 
+def between_peers(network: Network, first: type[Peer], second: type[Peer], pairs: int) -> Duel:
+    """Two peers against each other: what one limit costs beside another."""
+    run = measured_run("averaging", network)
+    plan = _Plan(network.steps, network.repeats, lead=0)
+    starts = pairs * network.starts
+    told = [launch(run.workers, _stand_by, (run, first, second, plan)) for _ in range(starts)]
+    ranks = [_added(of_rank) for of_rank in zip(*told, strict=True)]
+    return Duel(network.steps, network.minibatch, network.repeats, ranks)
+
+
+def _stand_by(
+    rank: int, size: int, init_method: str, run: Run,
+    first: type[Peer], second: type[Peer], plan: _Plan,
+) -> dict[str, list[Lap]]:  # fmt: skip
+    laps: dict[str, list[Lap]] = {"A": [], "B": []}
+    with aboard(rank, size, init_method, run) as player:
+        place = Place(run.task, player.around.data, player.order, rank, player.comm)
+        sides = {"A": first(place), "B": second(place)}
+        for peer in sides.values():
+            peer.run(plan.steps)
+        for side in abba(plan.pairs):
+            dist.barrier()
+            began = clocks()
+            sides[side].run(plan.steps)
+            laps[side].append(since(began))
+    return laps
+
+
 def _added(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a rank has told in all its starts: laps one after another, seconds together."""
     whole = dict(starts[0])

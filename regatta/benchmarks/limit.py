@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from regatta.benchmarks import Case, Result
-from regatta.benchmarks.duel import duel
+from regatta.benchmarks.duel import between_peers, duel
 from regatta.benchmarks.peers import PERIOD, BareLoop, Peer, SeldomMeeting, SynchronousLimit
 from regatta.benchmarks.world import DNN, LARGE, LSTM, Network
 
@@ -24,6 +24,7 @@ def limit(pairs: int) -> Result:
     cases += [_apart(net, BareLoop, "limit never meets", _APART_BAR, pairs) for net in (DNN, LSTM)]
     # What averaging lacks to this one is its own; the rest of the above is waiting for the slower.
     cases.append(_apart(DNN, SeldomMeeting, f"limit meets every {PERIOD} steps", None, pairs))
+    cases += [_meeting_alone(network, pairs) for network in (DNN, LSTM)]
     return Result("limit", "two real workers / two processes that exchange nothing", cases)
 
 
@@ -33,8 +34,18 @@ def _in_step(strategy: str, network: Network, bar: float, pairs: int, lead: int 
 
 
 def _apart(network: Network, peer: type[Peer], limit: str, bar: float | None, pairs: int) -> Case:
-    """Blocks of a whole period: each has one meeting."""
     strategy = f"averaging:period={PERIOD}"
-    whole = replace(network, steps=PERIOD, repeats=network.repeats // 2)
     name = f"{strategy}, {network.name}, {limit}"
-    return duel(strategy, whole, peer, pairs).case(name, bar)
+    return duel(strategy, _of_whole_periods(network), peer, pairs).case(name, bar)
+
+
+def _meeting_alone(network: Network, pairs: int) -> Case:
+    """What no strategy that meets can do without: the slower of two cores is waited for."""
+    fought = between_peers(_of_whole_periods(network), SeldomMeeting, BareLoop, pairs)
+    name = f"bare loops that meet every {PERIOD} steps, {network.name}, limit never meets"
+    return fought.case(name, None)
+
+
+def _of_whole_periods(network: Network) -> Network:
+    """In blocks that have one meeting each."""
+    return replace(network, steps=PERIOD, repeats=network.repeats // 2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from rich.markup import escape
+
 from regatta.cli import training, racing, listing  # isort: skip  (commands are listed in this order)
 from regatta.cli.common import app, err
 
@@ -31,7 +33,8 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    err.print(f"[red]regatta:[/red] {message}".replace("\n", " "), soft_wrap=True)
+    text = escape(message.replace("\n", " "))
+    err.print(f"[red]regatta:[/red] {text}", soft_wrap=True)
     # Not sys.exit: gloo's threads may wait for ranks that are gone.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from regatta.config import Run
@@ -62,3 +64,8 @@ def warn_of_crowding(run: Run) -> None:
             f"{count(run.threads, 'thread')} on {count(cores, 'core')}: they share, "
             "and times say less about a bigger machine"
         )
+
+
+def say_what_was_not_read(complaints: Iterable[str]) -> None:
+    for complaint in complaints:
+        err.print(f"[yellow]note:[/yellow] {escape(complaint)}", soft_wrap=True)

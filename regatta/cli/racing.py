@@ -22,6 +22,7 @@ from regatta.cli.common import (
     count,
     err,
     out,
+    say_what_was_not_read,
     warn_of_crowding,
 )  # fmt: skip
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from regatta.race.entries import Race
 
 _SEEDS = 5  # fewer seldom tell anything apart
+_OWN_OPTIONS = {
+    "strategy": "--strategies", "workers": "--workers", "seed": "--seed and --seeds",
+    "cluster.jitter_seed": "--seed: it draws the jitter as well",
+}  # fmt: skip
 
 
 @app.command()
@@ -76,7 +81,7 @@ def race(
     if not simulated:
         warm_up()
     given = [*(settings or []), *_as_settings(price, threads)]
-    worlds, clusters = _worlds(simulated, both, cluster), _names(cluster)
+    worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
     asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
     if resume:
         _refuse_options(*asked, *given, *clusters, simulated, both)
@@ -123,7 +128,7 @@ def _there(recipe: str, folder: Path | None) -> tuple[Race, Path]:
 
 
 def _refuse_options(*given: object) -> None:
-    if any(given):
+    if any(option is not None and option is not False for option in given):
         raise ValueError("a race goes on as it began: with --resume leave out all but --out")
 
 
@@ -149,10 +154,9 @@ def _show(folder: Path, as_json: bool) -> None:
     out.print()
     wide = {} if out.is_terminal else {"width": PIPE_WIDTH, "crop": False}
     out.print(race_table(outcome), **wide)  # type: ignore[arg-type]
-    for complaint in outcome.complaints:
-        err.print(f"[yellow]note:[/yellow] {complaint}", soft_wrap=True)
-    out.print(f"[bold]{verdict(outcome)}[/bold]", soft_wrap=True)
-    out.print(f"Report: {report}", soft_wrap=True)
+    say_what_was_not_read(outcome.complaints)
+    out.print(verdict(outcome), style="bold", markup=False, soft_wrap=True)
+    out.print(f"Report: {report}", markup=False, soft_wrap=True)
 
 
 def _entered(
@@ -164,6 +168,9 @@ def _entered(
     from regatta.recipes import absolute
     from regatta.resolve import resolve, split_specs
 
+    for setting in settings:
+        if (name := setting.partition("=")[0].strip()) in _OWN_OPTIONS:
+            raise ValueError(f"--set {name} is for one run: in a race use {_OWN_OPTIONS[name]}")
     run = resolve(recipe, None, settings, target, None)
     counts = _numbers(workers or "2", "--workers")
     specs = split_specs(strategies) if strategies else all_specs(run, counts)
@@ -189,6 +196,11 @@ def _worlds(simulated: bool, both: bool, cluster: str | None) -> list[str]:
 def _as_settings(price: float | None, threads: int | None) -> list[str]:
     given: dict[str, Any] = {"cluster.price_per_hour": price, "threads": threads}
     return [f"{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _clusters(text: str | None) -> list[str]:
+    """Files by their whole path: a race may go on from another folder."""
+    return [str(Path(n).resolve()) if Path(n).suffix else n for n in _names(text)]
 
 
 def _names(text: str | None) -> list[str]:
@@ -219,8 +231,7 @@ def report(
     if markdown + csv + as_json > 1:
         raise ValueError("choose one of --markdown, --csv and --json")
     outcome = files.outcome_of(folder)
-    for complaint in outcome.complaints:
-        err.print(f"[yellow]note:[/yellow] {complaint}", soft_wrap=True)
+    say_what_was_not_read(outcome.complaints)
     if markdown or csv or as_json:
         text = (
             forms.as_markdown(outcome) if markdown
@@ -233,8 +244,8 @@ def report(
         files.write_text(out_file, text)
     else:
         out_file = files.write_html(outcome, out_file or folder / "report.html")
-    out.print(verdict(outcome), soft_wrap=True)
-    out.print(f"Report: {out_file}", soft_wrap=True)
+    out.print(verdict(outcome), markup=False, soft_wrap=True)
+    out.print(f"Report: {out_file}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -250,7 +261,9 @@ def convert(
     from regatta.exports import convert as write
 
     written = write(folder, to, out_path, benchmark)
-    out.print(f"{count(len(written), 'file')}: {', '.join(map(str, written))}", soft_wrap=True)
+    say_what_was_not_read(written.complaints)
+    names = ", ".join(map(str, written.files))
+    out.print(f"{count(len(written.files), 'file')}: {names}", markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -23,6 +23,7 @@ class Source:
     started: Started
     stored: dict[str, Any]  # run.json, if it can be read
     began: float  # seconds since 1970; 0 under a virtual clock
+    complaints: list[str]  # what could not be read
 
     @property
     def task(self) -> str:
@@ -35,20 +36,26 @@ def source(folder: Path) -> Source:
     try:
         summary = summarise(log.events)
     except ValueError as error:
-        raise ValueError(f"{folder} holds no run that can be converted: {error}") from None
+        reasons = "; ".join([str(error), *log.complaints])
+        raise ValueError(f"{folder} holds no run that can be converted: {reasons}") from None
     started = next(e for e in log.events if isinstance(e, Started))
-    path = folder / "run.json"
+    complaints, stored = list(log.complaints), {}
     try:
-        stored = json.loads(path.read_text())
-        written = path.stat().st_mtime
-    except (OSError, ValueError):
-        stored, written = {}, 0.0
-    began = written if started.world == "processes" else 0.0
-    return Source(folder, log.events, summary, started, stored, began)
+        stored = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError) as error:
+        complaints.append(f"{folder / 'run.json'} cannot be read ({error})")
+    began = float(stored.get("began", 0.0)) if started.world == "processes" else 0.0
+    return Source(folder, log.events, summary, started, stored, began, complaints)
 
 
-def convert(folder: Path, to: str, out: Path, benchmark: str | None = None) -> list[Path]:
-    """Write a run in another form; the files that were written."""
+@dataclass(frozen=True)
+class Converted:
+    files: list[Path]
+    complaints: list[str]  # what could not be read, and so was not written
+
+
+def convert(folder: Path, to: str, out: Path, benchmark: str | None = None) -> Converted:
+    """Write a run in another form."""
     from regatta.exports import dawnbench, mlperf, tensorboard, trace
 
     if benchmark is not None and to != "mlperf":
@@ -61,9 +68,9 @@ def convert(folder: Path, to: str, out: Path, benchmark: str | None = None) -> l
     }
     if to not in forms:
         raise ValueError(nearest(to, list(forms), "form"))
+    run = source(folder)
     try:
-        return forms[to](source(folder), out)
+        return Converted(forms[to](run, out), run.complaints)
     except OSError as error:
-        raise ValueError(
-            f"cannot write to {out} ({error.strerror}): choose another --out"
-        ) from None
+        reason = f"cannot write to {out} ({error.strerror})"
+        raise ValueError(f"{reason}: choose another --out") from None

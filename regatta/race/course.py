@@ -57,7 +57,8 @@ def run_all(race: Race, folder: Path, announce: Announce) -> None:
     trying = [
         (lane, lr)
         for lane in race.lanes
-        for lr in (rates_of(race, lane) if race.tune else ())
+        if race.tune and not _is_raced(race, folder, lane)
+        for lr in rates_of(race, lane)
         if not has_ended(trial_of(folder, lane, lr))
     ]
     racing = [start for start in race.starts() if not has_ended(home_of(folder, *start))]
@@ -66,15 +67,20 @@ def run_all(race: Race, folder: Path, announce: Announce) -> None:
         run = race.run(lane, TUNING_SEED, lr)
         start = Start(lane, run, number, of, is_trial=True)
         _run(race.recipe, start, trial_of(folder, lane, lr), announce)
-    tuned = {lane: best(trials(race, folder, lane)) if race.tune else None for lane in race.lanes}
+    tuned = {lane: best(trials(folder, lane)) if race.tune else None for lane in race.lanes}
     for number, (lane, seed) in enumerate(racing, len(trying) + 1):
         start = Start(lane, race.run(lane, seed, tuned[lane]), number, of)
         _run(race.recipe, start, home_of(folder, lane, seed), announce)
 
 
+def _is_raced(race: Race, folder: Path, lane: Lane) -> bool:
+    """Whether some seed of a lane has run: what was tuned for it then stays."""
+    return any(has_ended(home_of(folder, lane, seed)) for seed in race.seeds)
+
+
 def has_ended(home: Path) -> bool:
     path = home / "events.jsonl"
-    if not path.exists():
+    if not path.exists() or (home / FAILURE).exists():
         return False
     ended = [e for e in read_what_there_is(path).events if isinstance(e, Ended)]
     return bool(ended) and ended[-1].reason != "interrupt"

@@ -11,6 +11,7 @@ from typing import Any
 
 from regatta import config
 from regatta.config import Run
+from regatta.data.order import Order
 from regatta.folders import environment
 from regatta.resolve import resolve
 from regatta.runs import refuse_if_not_in_layers
@@ -58,6 +59,8 @@ class Race:
             raise ValueError("a race needs a seed at least: use --seeds 1 or more")
         if self.tune < 0:
             raise ValueError(f"--tune must be 0 or more learning rates, not {self.tune}")
+        if self.tune and TUNING_SEED in self.seeds:
+            raise ValueError(f"seed {TUNING_SEED} is for tuning: choose others with --seed")
         names = [lane.name for lane in self.lanes]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -65,8 +68,14 @@ class Race:
 
     def run(self, lane: Lane, seed: int, lr: float | None = None) -> Run:
         """Runs of one seed have equal initial weights, data order and, if virtual, jitter."""
-        run = resolve(self.recipe, None, list(self.settings), self.target, seed)
-        cluster = config.load_cluster(lane.cluster) if lane.cluster else run.cluster
+        run = resolve(
+            self.recipe,
+            None,
+            list(self.settings),
+            self.target,
+            seed,
+            cluster=lane.cluster or None,
+        )
         optimiser: Any = run.optimiser
         return replace(
             run,
@@ -74,14 +83,17 @@ class Race:
             workers=lane.workers,
             minibatch=lane.minibatch,
             stop=replace(run.stop, last=self.last),
-            cluster=replace(cluster, jitter_seed=seed),
+            cluster=replace(run.cluster, jitter_seed=seed),
             optimiser=optimiser if lr is None else replace(optimiser, lr=lr),
         )
 
     def check(self) -> None:
         """Refuse what cannot run, before anything does."""
-        for lane in self.lanes:
-            refuse_if_not_in_layers(self.run(lane, self.seeds[0]))
+        runs = [self.run(lane, self.seeds[0]) for lane in self.lanes]
+        samples = runs[0].task.open().train_samples
+        for run in runs:
+            refuse_if_not_in_layers(run)
+            Order(samples, run.minibatch, run.workers, run.seed)
 
     def starts(self) -> Iterator[tuple[Lane, int]]:
         """Seed by seed, and every seed begins with another lane.
@@ -143,8 +155,12 @@ def home_of(folder: Path, lane: Lane, seed: int) -> Path:
     return folder / "runs" / lane.name / f"seed-{seed}"
 
 
+def trials_of(folder: Path, lane: Lane) -> Path:
+    return folder / "tuning" / lane.name
+
+
 def trial_of(folder: Path, lane: Lane, lr: float) -> Path:
-    return folder / "tuning" / lane.name / f"lr-{lr:.6g}"
+    return trials_of(folder, lane) / f"lr-{lr:.12g}"
 
 
 def declare(race: Race, folder: Path, command: str) -> None:

@@ -125,29 +125,39 @@ class Outcome:
         others = len(self.of_world(first.lane.world)) - 1
         return compare(first.times, other.times, max(1, others))
 
-    def single(self, world: str) -> Standing | None:
-        """The best that one worker can do, which others are measured by."""
-        alone = [s for s in self.of_world(world) if s.lane.workers == 1]
-        if self.target is None:
-            return max(alone, key=lambda s: s.throughput, default=None)
-        return min(alone, key=lambda s: s.median, default=None)
+    def _alone(self, standing: Standing) -> list[Standing]:
+        """The lanes of one worker on the same machine, which others are measured by."""
+        place = standing.lane.world, standing.lane.cluster
+        return [
+            s
+            for s in self.standings
+            if s.lane.workers == 1 and (s.lane.world, s.lane.cluster) == place
+        ]
+
+    def single(self, standing: Standing) -> Standing | None:
+        """The one worker that is first at the target."""
+        return min(self._alone(standing), key=lambda s: s.median, default=None)
 
     def speedup(self, standing: Standing) -> float | None:
         """How many times sooner than one worker at the target; None where either never was."""
-        single = self.single(standing.lane.world)
+        single = self.single(standing)
         if single is None or not math.isfinite(single.median) or not math.isfinite(standing.median):
             return None
         return single.median / standing.median if standing.median else None
 
     def scaling(self, standing: Standing) -> float | None:
         """How many times the samples a second of one worker."""
-        alone = [s for s in self.of_world(standing.lane.world) if s.lane.workers == 1]
-        fastest = max((s.throughput for s in alone), default=0.0)
-        return standing.throughput / fastest if fastest else None
+        fastest = self._fastest_alone(standing)
+        if fastest is None or not fastest.throughput:
+            return None
+        return standing.throughput / fastest.throughput
+
+    def _fastest_alone(self, standing: Standing) -> Standing | None:
+        return max(self._alone(standing), key=lambda s: s.throughput, default=None)
 
     def kind_of_scaling(self, standing: Standing) -> str:
         """Weak: a worker's minibatch is what one worker has; strong: all workers' together is."""
-        single = self.single(standing.lane.world)
+        single = self._fastest_alone(standing)
         if single is None or standing.lane.workers == 1:
             return ""
         alone, lane = single.lane.minibatch, standing.lane
@@ -165,17 +175,20 @@ def of_race(folder: Path) -> Outcome:
     labels = label_lanes(race.lanes)
     standings = []
     for lane, label in zip(race.lanes, labels, strict=True):
-        finishes = [_finish(folder, lane, seed, label, complaints) for seed in race.seeds]
+        begun = [seed for seed in race.seeds if _has_begun(home_of(folder, lane, seed))]
+        complaints += _not_run(label, [seed for seed in race.seeds if seed not in begun])
+        finishes = [_finish(folder, lane, seed, label, complaints) for seed in begun]
         came = tuple(finish for finish in finishes if finish is not None)
         if came:
-            tried = tuple(trials(race, folder, lane)) if race.tune else ()
+            tried = tuple(trials(folder, lane)) if race.tune else ()
             standings.append(Standing(lane, label, came, tried))
     first = standings[0].finishes[0].summary if standings else None
+    complaints += _other_targets(standings, race.target)
     return Outcome(
         title=f"{Path(race.recipe.partition(':')[0]).stem}",
-        standings=tuple(ranked(standings, first)),
+        standings=tuple(ranked(standings, race.target)),
         metric=first.metric if first else "",
-        target=first.target if first else race.target,
+        target=race.target,
         last=race.last,
         higher_is_better=first.higher_is_better if first else True,
         seeds=race.seeds,
@@ -193,7 +206,8 @@ def of_run(folder: Path) -> Outcome:
     try:
         summary = summarise(log.events)
     except ValueError as error:
-        raise ValueError(f"{folder} has nothing to report: {error}") from None
+        reasons = "; ".join([str(error), *complaints])
+        raise ValueError(f"{folder} has nothing to report: {reasons}") from None
     if summary.reason == BROKEN_OFF:
         complaints.append(f"{folder} has not ended: what it did until then is shown")
     environment: dict[str, Any] = {}
@@ -226,7 +240,6 @@ def _finish(
     if failure.exists():
         complaints.append(f"{who} failed: {_reason(failure)}")
     if not (home / "events.jsonl").exists():
-        complaints.append(f"{who} has not been run")
         return None
     log = read_what_there_is(home / "events.jsonl")
     complaints += log.complaints
@@ -240,6 +253,27 @@ def _finish(
     return Finish(lane, seed, home, summary, log.events)
 
 
+def _has_begun(home: Path) -> bool:
+    return (home / "events.jsonl").exists() or (home / FAILURE).exists()
+
+
+def _not_run(label: str, seeds: Sequence[int]) -> list[str]:
+    if not seeds:
+        return []
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    return [f"{label}, {which}: not run yet"]
+
+
+def _other_targets(standings: Sequence[Standing], target: float | None) -> list[str]:
+    """A run that was resumed by hand may have been given another."""
+    return [
+        f"{standing.label}, seed {finish.seed} was run to another target, {finish.summary.target}"
+        for standing in standings
+        for finish in standing.finishes
+        if finish.summary.target != target
+    ]
+
+
 def _reason(path: Path) -> str:
     try:
         return str(json.loads(path.read_text())["error"])
@@ -247,17 +281,19 @@ def _reason(path: Path) -> str:
         return "its reason cannot be read"
 
 
-def ranked(standings: Sequence[Standing], first: Summary | None) -> list[Standing]:
+def ranked(standings: Sequence[Standing], target: float | None) -> list[Standing]:
     """By median time to the target; who missed it, by how near they came; without one, by speed."""
-    if first is None or first.target is None:
+    if target is None:
         return sorted(standings, key=lambda s: -s.throughput)
-    target = first.target
 
-    def distance(standing: Standing) -> float:
-        best = standing.best
-        return math.inf if best is None or math.isnan(best) else abs(best - target)
+    def short(standing: Standing) -> float:
+        """How much was lacking, in the median of the seeds."""
+        best, first = standing.best, standing.finishes[0].summary
+        if best is None or math.isnan(best):
+            return math.inf
+        return max(0.0, target - best if first.higher_is_better else best - target)
 
-    return sorted(standings, key=lambda s: (s.median, distance(s)))
+    return sorted(standings, key=lambda s: (s.median, -s.reached / len(s.times), short(s)))
 
 
 def label_lanes(lanes: Sequence[Lane]) -> list[str]:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from regatta.events import read_what_there_is
 from regatta.metrics import Summary, summarise
-from regatta.race.entries import Lane, Race, trial_of
+from regatta.race.entries import Lane, Race, trials_of
 
 _FACTOR = math.sqrt(10)  # from one rate to the next
 
 
 def rates(lr: float, number: int) -> list[float]:
     """So many, around the recipe's own and with it; the lower side gets one that is over."""
-    first = -(number // 2)
-    return [float(f"{lr * _FACTOR ** (first + n):.3g}") for n in range(number)]
+    steps = range(-(number // 2), number - number // 2)
+    return [float(f"{lr * _FACTOR**step:.3g}") if step else lr for step in steps]
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,17 @@ class Trial:
     summary: Summary
 
 
-def trials(race: Race, folder: Path, lane: Lane) -> list[Trial]:
+def trials(folder: Path, lane: Lane) -> list[Trial]:
     """Those of a lane that have been run."""
     found = []
-    for lr in rates_of(race, lane):
-        log = read_what_there_is(trial_of(folder, lane, lr) / "events.jsonl")
+    for home in trials_of(folder, lane).glob("lr-*"):
         try:
-            found.append(Trial(lr, summarise(log.events)))
+            summary = summarise(read_what_there_is(home / "events.jsonl").events)
         except ValueError:  # not even begun
             continue
-    return found
+        if summary.lr is not None:
+            found.append(Trial(summary.lr, summary))
+    return sorted(found, key=lambda trial: trial.lr)
 
 
 def rates_of(race: Race, lane: Lane) -> list[float]:

@@ -14,9 +14,23 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.standings:
         return "Nothing has been run yet."
     sentences = [
-        _of_world(outcome, world) for world in (PROCESSES, VIRTUAL) if outcome.of_world(world)
+        text
+        for world in (PROCESSES, VIRTUAL)
+        if outcome.of_world(world)
+        for text in (_of_world(outcome, world), _cost(outcome, world))
     ]
-    return " ".join([*sentences, *caveats(outcome)])
+    return " ".join([*filter(None, sentences), *caveats(outcome)])
+
+
+def _cost(outcome: Outcome, world: str) -> str:
+    """Who is cheapest, where prices were given and somebody arrived."""
+    known = [(s.cost, s) for s in outcome.of_world(world) if s.cost is not None]
+    cost, cheapest = min(known, key=lambda pair: pair[0], default=(math.inf, None))
+    if cheapest is None or not math.isfinite(cost):
+        return ""
+    if len(known) == 1:
+        return f"It costs {cost:.3g} to get there."
+    return f"Cheapest is {cheapest.label}, which costs {cost:.3g} to get there."
 
 
 def caveats(outcome: Outcome) -> list[str]:
@@ -45,12 +59,17 @@ def _of_world(outcome: Outcome, world: str) -> str:
     if not others:
         return f"{where}{text}."
     rivals = [(other, outcome.comparison(first, other)) for other in others]
-    level = [other for other, comparison in rivals if comparison.is_tie]
-    if not level:
-        return f"{where}{text}, first and {_ahead(*rivals[0])}."
+    never = [other.label for other in others if not other.reached]
+    came = [(other, comparison) for other, comparison in rivals if other.reached]
+    if not came:
+        return f"{where}{text}, and nobody else did."
+    ending = f"; {' and '.join(never)} missed it in every run." if never else "."
+    level = [rival for rival in came if not rival[1].is_faster]
     if len(first.times) == 1:
-        return f"{where}{text}, first; {_next(*rivals[0])}."
-    return f"{where}{text}, but that is a tie: {_level([r for r in rivals if r[0] in level])}."
+        return f"{where}{text}, first; {_next(*came[0])}{ending}"
+    if not level:
+        return f"{where}{text}, first and {_ahead(*came[0])}{ending}"
+    return f"{where}{text}, but that is a tie: {_level(level)}{ending}"
 
 
 def _nobody(nearest: Standing, goal: str) -> str:
@@ -72,14 +91,16 @@ def _time(standing: Standing, world: str) -> str:
 
 
 def _ahead(other: Standing, comparison: Comparison) -> str:
-    if not math.isfinite(comparison.ratio):
-        return f"{other.label} missed it"
+    if math.isinf(comparison.ratio):
+        return f"ahead of {other.label}, which missed it in half of its runs or more"
     return f"{comparison.ratio:.2f}x ({_range(comparison.interval)}) ahead of {other.label}"
 
 
 def _next(other: Standing, comparison: Comparison) -> str:
-    if not math.isfinite(comparison.ratio):
-        return f"{other.label} missed it"
+    if math.isnan(comparison.ratio):
+        return f"{other.label} has no seed in common with it"
+    if math.isinf(comparison.ratio):
+        return f"{other.label} missed it in half of its runs or more"
     return f"{other.label} took {comparison.ratio:.2f}x as long"
 
 

@@ -54,6 +54,10 @@ for (const figure of figures) {
   Plotly.newPlot(place, figure.data, figure.layout, {responsive: true, displaylogo: false})
     .then(() => place.setAttribute("data-drawn", "yes"));
 }
+// Paper is narrower than most windows, and does not tell when it changes.
+const all = (change) => figures.forEach((figure) => Plotly.relayout(figure.name, change));
+addEventListener("beforeprint", () => all({width: 680}));
+addEventListener("afterprint", () => all({width: null, autosize: true}));
 """
 
 

@@ -11,7 +11,7 @@ from regatta.arrival import Score, Target, arrival
 from regatta.events import Evaluated
 from regatta.race.entries import PROCESSES, VIRTUAL
 from regatta.race.outcome import Finish, Outcome, Standing
-from regatta.statistics import Interval
+from regatta.statistics import Comparison, Interval
 
 _PARTS = (0.5, 0.8, 0.9, 1.0)  # of the way from the first evaluation to the target
 NEVER = "–"
@@ -52,7 +52,7 @@ def standings(outcome: Outcome) -> Table | None:
                 seconds(standing.olympic),
                 "" if comparison is None else ratio(comparison.ratio),
                 "" if comparison is None else span(comparison.interval),
-                "" if comparison is None else ("tie" if comparison.is_tie else "slower"),
+                "" if comparison is None else _result(standing, comparison),
             ]
         )
     headings = ["strategy", "workers", "reached", "median", "95 % interval", "olympic mean"]
@@ -61,10 +61,18 @@ def standings(outcome: Outcome) -> Table | None:
         f"Seconds of training until {goal} is reached{how}; evaluation is off the clock. A run "
         "that missed it counts as endless. Olympic mean: without the fastest and the slowest. "
         "Times as long: against the first, seed by seed, with an interval that holds for all "
-        "comparisons at once; a tie where it contains 1.",
+        "comparisons at once; a tie where it contains 1, and below 1 %.",
         [*headings, "times as long", "interval", ""],
         rows,
     )
+
+
+def _result(standing: Standing, comparison: Comparison) -> str:
+    if not standing.reached:
+        return "missed"
+    if comparison.pairs < 2:
+        return ""
+    return "tie" if comparison.is_tie else "faster" if comparison.is_slower else "slower"
 
 
 def levels(outcome: Outcome) -> Table | None:
@@ -74,12 +82,13 @@ def levels(outcome: Outcome) -> Table | None:
     goals = targets_on_the_way(outcome)
     rows = []
     for standing in outcome.standings:
-        single = outcome.single(standing.lane.world)
+        single = outcome.single(standing)
         cells = []
         for goal in goals:
             mine = time_to(standing, goal)
             alone = math.nan if single is None else time_to(single, goal)
-            relative = f" ({mine / alone:.2f})" if math.isfinite(mine) and alone > 0 else ""
+            is_known = math.isfinite(mine) and 0 < alone < math.inf
+            relative = f" ({mine / alone:.2f})" if is_known else ""
             cells.append(f"{seconds(mine)}{relative if single is not standing else ''}")
         rows.append([standing.label, *cells])
     return Table(
@@ -179,7 +188,6 @@ def resources(outcome: Outcome) -> Table:
     rows = []
     for standing in outcome.standings:
         all_of_it = [finish.summary for finish in standing.finishes]
-        one = all_of_it[0]
         rows.append(
             [
                 standing.label,
@@ -189,9 +197,9 @@ def resources(outcome: Outcome) -> Table:
                 one_or_none([s.memory and s.memory / 1e6 for s in all_of_it], "{:,.0f} MB"),
                 f"{median(s.bytes for s in all_of_it) / 1e6:,.1f} MB",
                 f"{median(s.messages for s in all_of_it):,.0f}",
-                "" if one.mean_staleness is None
-                else f"{median(s.mean_staleness or 0.0 for s in all_of_it):.2f}",
-                one_or_none([s.dropped_share or None for s in all_of_it], "{:.1%}"),
+                one_or_none([s.mean_staleness for s in all_of_it], "{:.2f}"),
+                one_or_none([s.dropped_share for s in all_of_it], "{:.1%}")
+                if any(s.dropped_share for s in all_of_it) else "",
                 one_or_none([s.joules for s in all_of_it], "{:,.0f} J") or "not measured",
             ]
         )  # fmt: skip
@@ -231,7 +239,7 @@ def cost(outcome: Outcome) -> Table | None:
 
 def predictions(outcome: Outcome) -> Table | None:
     """Simulated against real, where a lane ran in both worlds."""
-    if not outcome.is_mixed:
+    if not outcome.is_mixed or outcome.target is None:
         return None
     rows = []
     for real in outcome.of_world(PROCESSES):
