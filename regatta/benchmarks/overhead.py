@@ -32,8 +32,8 @@ _WORKERS = 2
 _WARM_UP = 3
 # Short blocks, for machines change within seconds; a sample is taken in each.
 _NETWORKS = (
-    replace(DNN, steps=8, repeats=16),
-    Network("teacher network", Teacher(), 256, steps=40, repeats=16),
+    replace(DNN, steps=8, repeats=16, starts=1),
+    Network("teacher network", Teacher(), 256, steps=40, repeats=16, starts=2),
 )
 
 
@@ -45,7 +45,7 @@ def overhead(pairs: int, networks: tuple[Network, ...] = _NETWORKS) -> Result:
 def _case(network: Network, pairs: int) -> Case:
     run = measured_run("all-reduce", network, _WORKERS)
     ratios, speeds = [], []
-    for _ in range(pairs):
+    for _ in range(pairs * network.starts):
         with tempfile.TemporaryDirectory() as folder:
             told = launch(_WORKERS, _take_part, (run, network, Path(folder)))
         blocks = {side: _speeds(told, side, network) for side in "AB"}
