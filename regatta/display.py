@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -119,10 +120,10 @@ class Commentary:
         self._display: Display | None = None
         self._began = time.monotonic()
 
-    def __call__(self, start: Start) -> Display | _Nothing:
+    def __call__(self, start: Start) -> Callable[[list[Event]], None]:
         self.close()
         if self._silent:
-            return _Nothing()
+            return lambda events: None
         lane, run = start.lane, start.run
         workers = f"{lane.workers} worker" + ("" if lane.workers == 1 else "s")
         what = f"learning rate {run.optimiser.lr:g}" if start.is_trial else f"seed {run.seed}"
@@ -145,12 +146,6 @@ class Commentary:
             return ""
         left = (time.monotonic() - self._began) / done * (start.of - done)
         return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
-
-
-class _Nothing:
-    """Looks on and says nothing."""
-
-    def __call__(self, events: list[Event]) -> None: ...
 
 
 def race_table(outcome: Outcome) -> Table:

@@ -68,7 +68,7 @@ def summarise(events: Sequence[Event]) -> Summary:
     started = _started(events)
     ended = next((e for e in reversed(events) if isinstance(e, Ended)), None)
     scores = [e for e in events if isinstance(e, Evaluated)]
-    values = [e.results[started.metric] for e in scores if started.metric in e.results]
+    values = [score.value for score in scores_of(scores, started.metric)]
     ranks = _ranks(events)
     workers = [r for r in ranks if r.role == "worker"]
     seconds = _last_training(events) if ended is None else ended.training
@@ -159,12 +159,17 @@ def _last_training(events: Sequence[Event]) -> float:
 def _arrival(evaluations: Sequence[Evaluated], started: Started) -> Arrival:
     if started.target is None:
         return NEVER
-    scores = [
-        Score(e.training, e.results[started.metric])
-        for e in evaluations
-        if started.metric in e.results
+    target = Target(started.target, started.higher_is_better, started.last)
+    return arrival(scores_of(evaluations, started.metric), target)
+
+
+def scores_of(events: Sequence[Event], metric: str) -> list[Score]:
+    """The metric over training time."""
+    return [
+        Score(e.training, e.results[metric])
+        for e in events
+        if isinstance(e, Evaluated) and metric in e.results
     ]
-    return arrival(scores, Target(started.target, started.higher_is_better, started.last))
 
 
 def _wall_time(training: float | None, scores: Sequence[Evaluated]) -> float | None:

@@ -34,6 +34,10 @@ class Lane:
     cluster: str = ""  # of a virtual world: a shipped name or a file; empty: the recipe's
 
     @property
+    def is_single(self) -> bool:
+        return is_single(self.spec)
+
+    @property
     def name(self) -> str:
         """All that it is, as the name of a folder."""
         parts = [self.spec, f"{self.workers}w", f"{self.minibatch}m"]
@@ -119,7 +123,7 @@ def lanes_of(
         (world, c) for world in worlds for c in (clusters if world == VIRTUAL else ()) or ("",)
     ]
     made = [
-        Lane(spec, 1 if _is_single(spec) else count, minibatch, world, cluster)
+        Lane(spec, 1 if is_single(spec) else count, minibatch, world, cluster)
         for spec in specs
         for count in workers
         for minibatch in minibatches or (run.minibatch,)
@@ -134,12 +138,12 @@ def all_specs(run: Run, workers: Sequence[int]) -> list[str]:
     return [name for name in names if all(_can_start(run, name, count) for count in workers)]
 
 
-def _is_single(spec: str) -> bool:
+def is_single(spec: str) -> bool:
     return spec.partition(":")[0] == "single"
 
 
 def _can_start(run: Run, spec: str, workers: int) -> bool:
-    count = 1 if _is_single(spec) else workers
+    count = 1 if is_single(spec) else workers
     try:
         strategy = config.component("strategy", spec)
         refuse_if_not_in_layers(replace(run, strategy=strategy, workers=count))

@@ -298,14 +298,13 @@ def ranked(standings: Sequence[Standing], target: float | None) -> list[Standing
 
 def label_lanes(lanes: Sequence[Lane]) -> list[str]:
     """Of each what tells it from the others, in few words."""
-    several = [lane.workers for lane in lanes if lane.spec.partition(":")[0] != "single"]
-    show_workers = len(set(several)) > 1
+    show_workers = len({lane.workers for lane in lanes if not lane.is_single}) > 1
     show_minibatch = len({lane.minibatch for lane in lanes}) > 1
     show_place = len({(lane.world, lane.cluster) for lane in lanes}) > 1
     labels = []
     for lane in lanes:
         parts = [lane.spec]
-        if show_workers and lane.spec.partition(":")[0] != "single":
+        if show_workers and not lane.is_single:
             parts.append(f"{lane.workers} workers")
         if show_minibatch:
             parts.append(f"minibatch {lane.minibatch}")

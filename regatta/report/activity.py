@@ -123,7 +123,7 @@ def timeline(outcome: Outcome) -> Figure | None:
         "showgrid": False,
     }  # fmt: skip
     layout["xaxis"]["range"] = looks[0]
-    layout["height"] = 260 + 28 * (most + 1)
+    layout["height"] = 280 + 28 * (most + 1)
     return Figure(
         "timeline",
         "What ranks did when",

@@ -26,8 +26,9 @@ def new_layout(x: str, y: str) -> dict[str, Any]:
     return {
         "xaxis": axis | {"title": {"text": x}},
         "yaxis": axis | {"title": {"text": y}},
-        "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
-        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"},
+        "margin": {"l": 60, "r": 20, "t": 20, "b": 110},
+        # At the foot of the page's space, wherever the plot itself ends.
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
         "hovermode": "closest",
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",

@@ -42,8 +42,16 @@ ul.complaints { background: #fff7e6; border-left: .3rem solid #E69F00;
 pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; font-size: .88rem; }
 dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; }
 dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; }
-@media print { .plot { break-inside: avoid; } h2 { break-after: avoid; }
-               details { display: none; } }
+@media print {
+  section { break-inside: avoid; }
+  h2 { margin-top: 1.5rem; }
+  .plot { height: 21rem; }
+  .scroll { overflow: visible; }
+  table { font-size: .68rem; }
+  th, td { white-space: normal; padding-right: .5rem; }
+  pre { white-space: pre-wrap; }
+  .modebar, details { display: none !important; }
+}
 """
 
 _DRAW = """
@@ -55,9 +63,10 @@ for (const figure of figures) {
     .then(() => place.setAttribute("data-drawn", "yes"));
 }
 // Paper is narrower than most windows, and does not tell when it changes.
-const all = (change) => figures.forEach((figure) => Plotly.relayout(figure.name, change));
-addEventListener("beforeprint", () => all({width: 680}));
-addEventListener("afterprint", () => all({width: null, autosize: true}));
+const resize = (width, height) => figures.forEach((figure) => Plotly.relayout(
+  figure.name, {width, height: figure.layout.height || height, autosize: !width}));
+addEventListener("beforeprint", () => resize(680, 330));
+addEventListener("afterprint", () => resize(null, null));
 """
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report, and the same as Markdown, CSV and JSON."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from regatta.arrival import Score, Target, arrival
-from regatta.events import Evaluated
+from regatta.metrics import scores_of
 from regatta.race.entries import PROCESSES, VIRTUAL
 from regatta.race.outcome import Finish, Outcome, Standing
 from regatta.statistics import Comparison, Interval
@@ -118,11 +118,7 @@ def targets_on_the_way(outcome: Outcome) -> list[Target]:
 
 
 def scores(finish: Finish) -> list[Score]:
-    return [
-        Score(e.training, e.results[finish.summary.metric])
-        for e in finish.events
-        if isinstance(e, Evaluated) and finish.summary.metric in e.results
-    ]
+    return scores_of(finish.events, finish.summary.metric)
 
 
 def time_to(standing: Standing, goal: Target) -> float:
@@ -136,15 +132,13 @@ def speed(outcome: Outcome) -> Table:
     for standing in outcome.standings:
         scaling, sooner = outcome.scaling(standing), outcome.speedup(standing)
         workers = standing.lane.workers
-        audio = [f.summary.audio_throughput for f in standing.finishes]
-        speech = [a for a in audio if a is not None]
         rows.append(
             [
                 standing.label,
                 str(workers),
                 str(standing.lane.minibatch),
                 f"{standing.throughput:,.0f}",
-                f"{median(speech):,.1f}" if speech else "",
+                one_or_none([f.summary.audio_throughput for f in standing.finishes], "{:,.1f}"),
                 ratio(scaling),
                 "" if scaling is None else f"{scaling / workers:.0%}",
                 ratio(sooner),
