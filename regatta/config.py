@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
 from regatta.cluster import CLUSTERS, Cluster
@@ -26,6 +26,8 @@ from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
 from regatta.tasks import Task
 from regatta.tasks.teacher import Teacher
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,15 @@ def _split_options(options: str) -> list[str]:
     return pieces
 
 
-def assign(run: Run, settings: list[str]) -> Run:
-    """Apply `a.b=c` settings, in order."""
+def assign(owner: T, settings: list[str]) -> T:
+    """Apply `a.b=c` settings, in order, to a run or to any other configuration."""
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting!r} is not of the form name=value")
-        run = _assign(run, path.strip().split("."), value.strip(), path.strip())
-    return run
+        changed: T = _assign(owner, path.strip().split("."), value.strip(), path.strip())
+        owner = changed
+    return owner
 
 
 def _assign(owner: Any, path: list[str], value: str, whole: str) -> Any:

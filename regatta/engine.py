@@ -20,7 +20,8 @@ from regatta.calendar import Calendar
 from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
 from regatta.config import Run, Stop
-from regatta.data.order import Order, mixed_seed
+from regatta.data.order import Order
+from regatta.data.seeds import mixed_seed
 from regatta.diary import Diary
 from regatta.events import Checkpointed, Event, RankEnded
 from regatta.fingerprint import run_digest

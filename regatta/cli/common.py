@@ -55,13 +55,17 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def warn_of_crowding(run: Run) -> None:
+def cores() -> int:
+    """Those that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    if run.device == "cpu" and run.num_ranks * run.threads > cores:
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def warn_of_crowding(run: Run) -> None:
+    if run.device == "cpu" and run.num_ranks * run.threads > cores():
         err.print(
             f"[yellow]note:[/yellow] {run.strategy.name} has {run.num_ranks} ranks of "
-            f"{count(run.threads, 'thread')} on {count(cores, 'core')}: they share, "
+            f"{count(run.threads, 'thread')} on {count(cores(), 'core')}: they share, "
             "and times say less about a bigger machine"
         )
 

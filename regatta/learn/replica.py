@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regatta.comm import Comm, Load, Op, Unwritten, Vector
-from regatta.data.order import mixed_seed
+from regatta.data.seeds import mixed_seed
 from regatta.learn.body import Body, Step
 from regatta.learn.layers import split
 from regatta.learn.layout import Stretch

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regatta.comm import EMPTY, Load, Vector
-from regatta.data.order import mixed_seed
+from regatta.data.seeds import mixed_seed
 from regatta.learn.buckets import FORWARD_SHARE
 from regatta.learn.layers import Slice
 

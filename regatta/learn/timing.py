@@ -8,7 +8,7 @@ from functools import lru_cache
 from torch import Tensor
 
 from regatta.comm import Comm, Load, Op, Phantom, Traffic, Vector
-from regatta.data.order import mixed_seed
+from regatta.data.seeds import mixed_seed
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout, Span
 from regatta.learn.optimisers import Optimiser
