@@ -1,0 +1,199 @@
+"""Recordings as samples: one channel, one rate, and no surprises."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from regatta.data.problems import BadUtterance
+
+Samples = NDArray[np.float32]
+_MOST_FRAMES = 2**62  # libsndfile's word for: unknown
+_NIST = b"NIST_1A"
+_ROUNDED = 0.02  # seconds
+_FAR_OFF = 0.05  # seconds
+
+
+class Recording(NamedTuple):
+    samples: Samples  # -1 to 1
+    notes: tuple[tuple[str, str], ...]  # kinds of problems that could be mended, and details
+
+
+class Shape(NamedTuple):
+    rate: int
+    channels: int
+    frames: int
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.rate
+
+
+def shape(path: Path) -> Shape:
+    """What a file says of itself, without reading it all."""
+    with _opened(path) as file:
+        return Shape(file.samplerate, file.channels, file.frames)
+
+
+def read(
+    source: Path | str,
+    rate: int,
+    start: float = 0.0,
+    duration: float | None = None,
+    channel: int | None = None,
+) -> Recording:
+    """A recording or a segment of one; raises BadUtterance if it cannot be used."""
+    path = source if isinstance(source, Path) else None
+    with _opened(path or io.BytesIO(_output_of(str(source)))) as file:
+        samples = _segment(file, path, start, duration)
+        notes = other_duration(duration, len(samples) / file.samplerate)
+        if channel is not None and channel >= file.channels:
+            raise BadUtterance("no such channel", f"{channel} of {file.channels}")
+        if channel is None and file.channels > 1:
+            notes.append(("several channels", f"{file.channels}"))
+        mono = samples.mean(axis=1) if channel is None else samples[:, channel]
+        _check(mono, notes)
+        if file.samplerate != rate:
+            notes.append(("other rate", f"{file.samplerate} Hz"))
+            mono = resampled(mono, file.samplerate, rate)
+        return Recording(np.ascontiguousarray(mono, dtype=np.float32), tuple(notes))
+
+
+def at_speed(samples: Samples, speed: float) -> Samples:
+    """Faster and higher, as a tape that is played so."""
+    if speed == 1:
+        return samples
+    return resampled(samples, speed, 1.0)
+
+
+def resampled(samples: Samples, old: float, new: float) -> Samples:
+    if old == new:
+        return samples
+    changed: Samples = soxr.resample(samples, old, new)
+    return changed
+
+
+def write_flac(path: Path, samples: Samples, rate: int) -> None:
+    """Written aside and renamed: a file is whole or not there."""
+    partial = path.with_name(path.name + ".partial")
+    soundfile.write(partial, samples, rate, format="FLAC", subtype="PCM_16")
+    partial.replace(path)
+
+
+# -- how it comes about ---------------------------------------------------------------------
+
+
+def _opened(source: Path | io.BytesIO) -> soundfile.SoundFile:
+    if isinstance(source, Path):
+        if not source.is_file():
+            raise BadUtterance("missing file", str(source))
+        if source.stat().st_size == 0:
+            raise BadUtterance("empty audio", "0 bytes")
+    try:
+        return soundfile.SoundFile(source)
+    except (soundfile.LibsndfileError, TypeError, OSError) as error:
+        raise BadUtterance("unreadable audio", _reason(error)) from None
+
+
+def stretch(shape: Shape, start: float, duration: float | None) -> tuple[int, int]:
+    """The first sample of a segment and how many it has; raises BadUtterance if it is not there.
+
+    Tables of segments are rounded, so a little is forgiven. An utterance that begins where its
+    recording does, and is said to be longer, ends where the recording does.
+    """
+    first = round(start * shape.rate)
+    left = shape.frames - first
+    wanted = left if duration is None else round(duration * shape.rate)
+    forgiven = wanted if not first else max(1, round(_ROUNDED * shape.rate))
+    if left <= 0 or wanted <= 0 or wanted > left + forgiven:
+        if not first and not left:
+            raise BadUtterance("empty audio", "no samples")
+        end = "" if duration is None else f" to {start + duration:g}"
+        raise BadUtterance("bad segment", f"from {start:g}{end} s of {shape.seconds:g} s")
+    return first, min(wanted, left)
+
+
+def other_duration(stated: float | None, found: float) -> list[tuple[str, str]]:
+    if stated is None or abs(stated - found) <= _FAR_OFF:
+        return []
+    return [("other duration", f"{stated:g} s stated, {found:.2f} s found")]
+
+
+def _segment(
+    file: soundfile.SoundFile, path: Path | None, start: float, duration: float | None
+) -> NDArray[np.float32]:
+    if not 0 <= file.frames < _MOST_FRAMES:
+        raise BadUtterance("unreadable audio", "it does not say how long it is")
+    of_file = Shape(file.samplerate, file.channels, file.frames)
+    first, wanted = stretch(of_file, start, duration)
+    try:
+        if first:
+            file.seek(first)
+        samples: NDArray[np.float32] = file.read(wanted, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise BadUtterance("truncated audio", _reason(error)) from None
+    if len(samples) < wanted:
+        raise BadUtterance("truncated audio", f"{len(samples)} of {wanted} samples")
+    if path is not None and first + wanted == file.frames:
+        _check_size(path)
+    return samples
+
+
+def _check_size(path: Path) -> None:
+    """libsndfile reads what is there of a file that was cut short, and does not say so."""
+    promised = _promised_bytes(path)
+    size = path.stat().st_size
+    if promised is not None and size < promised:
+        raise BadUtterance("truncated audio", f"{size} bytes of {promised}")
+
+
+def _promised_bytes(path: Path) -> int | None:
+    """How long a WAV or SPHERE file says it is; None: it does not say."""
+    with path.open("rb") as file:
+        head = file.read(1024)
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        data = head.find(b"data", 12)
+        stated = int.from_bytes(head[data + 4 : data + 8], "little") if data > 0 else 0
+        return None if stated in (0, 0xFFFFFFFF) else data + 8 + stated
+    if head[:7] == _NIST:
+        rows = (line.split(maxsplit=2) for line in head.decode("latin-1").split("\n"))
+        fields = {row[0]: row[2] for row in rows if len(row) == 3}
+        try:
+            count, width = int(fields["sample_count"]), int(fields["sample_n_bytes"])
+            return 1024 + count * width * int(fields.get("channel_count", 1))
+        except (KeyError, ValueError):
+            return None
+    return None
+
+
+def _check(samples: Samples, notes: list[tuple[str, str]]) -> None:
+    peak = float(np.abs(samples).max())
+    if not np.isfinite(peak):
+        bad = int((~np.isfinite(samples)).sum())
+        raise BadUtterance("broken samples", f"{bad} of {len(samples)}")
+    if peak == 0.0:
+        raise BadUtterance("silent audio", f"{len(samples)} samples")
+    clipped = int((np.abs(samples) >= 0.9999).sum())
+    if clipped > max(10, 0.01 * len(samples)):
+        notes.append(("clipped audio", f"{clipped / len(samples):.0%} of the samples"))
+
+
+def _output_of(command: str) -> bytes:
+    """A program of wav.scp, which the user has allowed."""
+    words = command.rstrip().removesuffix("|")
+    done = subprocess.run(words, shell=True, capture_output=True, check=False)
+    if done.returncode != 0 or not done.stdout:
+        told = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise BadUtterance("command failed", f"exit {done.returncode}: {told}")
+    return done.stdout
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split(": ")[-1].rstrip(".")

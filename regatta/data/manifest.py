@@ -1,0 +1,194 @@
+"""Utterances and the form in which they are listed: JSON lines, paths relative to the file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from regatta.data.problems import BadUtterance, Problems
+
+SUFFIX = ".jsonl"
+
+
+class Label(NamedTuple):
+    """A word or a phone, in seconds from the start of its utterance."""
+
+    start: float
+    end: float
+    name: str
+
+    def faster(self, speed: float) -> Label:
+        return Label(self.start / speed, self.end / speed, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    id: str
+    audio: str  # a path relative to the corpus, or a command that ends with |
+    text: str = ""
+    speaker: str = ""
+    language: str = ""
+    split: str = ""  # train, dev, test, or what the corpus calls it
+    start: float = 0.0  # seconds into the audio
+    duration: float | None = None  # None: to the end, not measured yet
+    channel: int | None = None  # None: the mean of all
+    words: tuple[Label, ...] = ()
+    phones: tuple[Label, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)  # how it was made; nobody's business
+
+    def to_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = {"id": self.id, "audio": self.audio, "text": self.text}
+        for name in ("speaker", "language", "split", "start", "duration", "channel", "about"):
+            value = getattr(self, name)
+            if value not in ("", None, {}) and not (name == "start" and not value):
+                row[name] = value
+        for name in ("words", "phones"):
+            if getattr(self, name):
+                row[name] = [list(label) for label in getattr(self, name)]
+        return row
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Utterance:
+        """Raises BadUtterance for a row that is none."""
+        if not isinstance(row, dict):
+            raise BadUtterance("broken line", "not a JSON object")
+        unknown = set(row) - set(cls.__slots__)
+        if unknown:
+            raise BadUtterance("broken line", f"unknown field {sorted(unknown)[0]}")
+        for name in ("id", "audio"):
+            if not isinstance(row.get(name), str) or not row[name]:
+                raise BadUtterance("broken line", f"{name} is missing or not a text")
+        for name in ("text", "speaker", "language", "split"):
+            if not isinstance(row.get(name, ""), str):
+                raise BadUtterance("broken line", f"{name} is not a text")
+        values = dict(row)
+        for name in ("start", "duration"):
+            if values.get(name) is not None:
+                values[name] = seconds(values[name], name)
+        for name in ("words", "phones"):
+            values[name] = tuple(_label(label, name) for label in row.get(name, ()))
+        return cls(**values)
+
+
+def seconds(value: Any, name: str) -> float:
+    """A time that makes sense, whatever form it came in."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadUtterance("broken line", f"{name} is {value!r}, not a number") from None
+    if not 0 <= number < math.inf:
+        raise BadUtterance("broken line", f"{name} is {number}, not 0 or more")
+    return number
+
+
+def _label(label: Any, name: str) -> Label:
+    if not isinstance(label, list | tuple) or len(label) != 3 or not isinstance(label[2], str):
+        raise BadUtterance("broken line", f"{name} must be [start, end, name], not {label!r}")
+    start, end = seconds(label[0], name), seconds(label[1], name)
+    if end < start:
+        raise BadUtterance("broken line", f"{name} end before they start: {label!r}")
+    return Label(start, end, label[2])
+
+
+@dataclass
+class Corpus:
+    """Utterances below one folder, and what was wrong with others."""
+
+    root: Path
+    utterances: list[Utterance]
+    problems: Problems = field(default_factory=Problems)
+    allow_outside: bool = False  # paths that leave the folder
+    allow_pipes: bool = False  # programs that write audio
+
+    @property
+    def hours(self) -> float:
+        return sum(utterance.duration or 0.0 for utterance in self.utterances) / 3600
+
+    def splits(self) -> dict[str, list[Utterance]]:
+        found: dict[str, list[Utterance]] = {}
+        for utterance in self.utterances:
+            found.setdefault(utterance.split, []).append(utterance)
+        return found
+
+    def path(self, utterance: Utterance) -> Path:
+        """Where its audio is. Raises BadUtterance if that is not in the corpus."""
+        return inside(self.root, utterance.audio, self.allow_outside)
+
+
+def inside(root: Path, name: str, allow_outside: bool = False) -> Path:
+    """A path below `root`; links that the owner of the corpus made may lead anywhere."""
+    path = Path(os.path.normpath(root / name))
+    if not allow_outside and not path.is_relative_to(os.path.normpath(root)):
+        raise BadUtterance("path outside the corpus", name)
+    return path
+
+
+def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
+    """The lines of a text file, numbered from 1, without those that are not UTF-8 or empty."""
+    import gzip
+
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
+                except UnicodeDecodeError as error:
+                    problems.note("not UTF-8", f"{path.name}:{number}", str(error.reason))
+                    continue
+                if line.strip():
+                    yield number, line
+    except (OSError, EOFError) as error:
+        raise ValueError(f"cannot read {path}: {error.args[-1]}") from None
+
+
+def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+    """Objects and where they stand."""
+    for number, line in lines(path, problems):
+        where = f"{path.name}:{number}"
+        try:
+            yield where, json.loads(line)
+        except ValueError as error:
+            problems.note("broken line", where, str(error))
+
+
+def read(path: Path, problems: Problems) -> Iterator[Utterance]:
+    """A manifest of our own."""
+    for where, row in json_lines(path, problems):
+        try:
+            yield Utterance.from_json(row)
+        except BadUtterance as error:
+            problems.add([error.of(where)])
+
+
+def write(path: Path, utterances: Iterable[Utterance], root: Path) -> None:
+    """A manifest at `path` of audio below `root`; all of it, or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = os.path.relpath(root, path.parent)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        for utterance in utterances:
+            row = utterance.to_json()
+            if there != "." and not utterance.audio.rstrip().endswith("|"):
+                row["audio"] = str(PurePosixPath(os.path.normpath(Path(there) / row["audio"])))
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def unique(utterances: Iterable[Utterance], problems: Problems) -> Iterator[Utterance]:
+    """The first of every id."""
+    seen: dict[str, str] = {}
+    for utterance in utterances:
+        if utterance.id in seen:
+            first = seen[utterance.id]
+            problems.note("duplicate id", utterance.id, f"{utterance.audio}, first {first}")
+            continue
+        seen[utterance.id] = utterance.audio
+        yield utterance
