@@ -1,0 +1,72 @@
+"""Features brought to mean 0 and variance 1, by corpus or by speaker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+NORMALISATIONS = ("none", "global", "speaker")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of features, to make their mean and variance from; sums of sums are sums."""
+
+    count: float
+    total: Tensor = field(repr=False)  # float64
+    squares: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, features: Tensor) -> Sums:
+        exact = features.to(torch.float64)
+        return cls(len(features), exact.sum(0), exact.square().sum(0))
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.count + other.count, self.total + other.total, self.squares + other.squares
+        )
+
+    def scale_and_shift(self, least: float = 1e-3) -> tuple[Tensor, Tensor]:
+        """`x * scale + shift` has mean 0 and variance 1; a feature that never varies stays 0."""
+        mean = self.total / self.count
+        deviation = (self.squares / self.count - mean.square()).clamp_(min=0).sqrt_()
+        scale = 1 / deviation.clamp_(min=least)
+        return scale.to(torch.float32), (-mean * scale).to(torch.float32)
+
+
+class Normaliser:
+    """Writes `x * scale + shift`, by corpus or by speaker."""
+
+    def __init__(
+        self, kind: str, sums: Mapping[str, Sums], own: Mapping[str, Sums], speakers: Sequence[str]
+    ) -> None:
+        """`sums` by speaker are those of the whole corpus; `own` those of who speaks here."""
+        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self._speakers = speakers if kind == "speaker" else ()
+        if kind == "none":
+            return
+        self._all = sum_of(sums).scale_and_shift()
+        if kind == "speaker":
+            self._tables = {speaker: found.scale_and_shift() for speaker, found in own.items()}
+        self._does_nothing = False
+
+    _does_nothing = True
+
+    def __call__(self, features: Tensor, number: int, out: Tensor) -> None:
+        if self._does_nothing:
+            out.copy_(features)
+            return
+        speaker = self._speakers[number] if self._speakers else ""
+        scale, shift = self._tables.get(speaker, self._all)
+        torch.addcmul(shift, features.to(torch.float32), scale, out=out)
+
+
+def sum_of(sums: Mapping[str, Sums]) -> Sums:
+    """Of all speakers, in the order of their names."""
+    total, *others = (sums[speaker] for speaker in sorted(sums))
+    for other in others:
+        total = total + other
+    return total
