@@ -93,7 +93,7 @@ def test_the_engine_knows_no_world():
         ("regatta.choices", set()),
         ("regatta.checkpoint", set()),
         ("regatta.cluster", {"regatta.comm"}),
-        ("regatta.data.order", set()),
+        ("regatta.data.order", {"regatta.data.seeds"}),
     ],
 )
 def test_what_stands_at_the_bottom_imports_little(module, permitted):
@@ -115,6 +115,11 @@ def test_nothing_that_trains_imports_what_reads(module):
 def test_learning_knows_neither_strategies_nor_worlds(module):
     higher = ("regatta.strategies", "regatta.worlds", "regatta.engine", "regatta.runs")
     assert not imports_any(module, *higher)
+
+
+@pytest.mark.parametrize("module", sorted(under("regatta.data")))
+def test_data_know_nothing_else(module):
+    assert ours(module) <= under("regatta.data")
 
 
 def test_the_command_line_starts_without_pytorch():
