@@ -1,0 +1,111 @@
+"""The data commands, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from real import REGATTA
+from speaking import corpus_of, folder_of_texts, manifest, record
+
+pytestmark = pytest.mark.real
+
+
+def regatta(*words: object, code: int = 0) -> str:
+    done = subprocess.run(
+        [*REGATTA, "data", *map(str, words)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_from_nothing_to_features(tmp_path):
+    pytest.importorskip("espeakng_loader")
+    speech, features = tmp_path / "speech", tmp_path / "features"
+    told = json.loads(regatta("synth", "--hours", 0.005, "--out", speech, "--json"))
+    assert told["hours"] == pytest.approx(0.005, rel=0.6)
+    looked = json.loads(regatta("inspect", speech, "--json"))
+    assert looked["utterances"] == told["utterances"]
+    assert looked["with_phones"] == told["utterances"]
+    assert "can be used" in regatta("validate", speech)
+    made = json.loads(regatta("features", speech, "--split", "train", "--out", features, "--json"))
+    assert made["utterances"] == looked["splits"]["train"][0]
+    assert "80 log-mels and 13 cepstra" in regatta("inspect", features)
+
+
+def test_a_corpus_with_problems(tmp_path):
+    root = corpus_of(tmp_path, 4)
+    text = (root / "manifest.jsonl").read_text()
+    (root / "manifest.jsonl").write_text(
+        text + '{"id": "gone", "audio": "gone.wav", "text": "x"}\n'
+    )
+    told = regatta("validate", root, code=1)
+    assert "1 x missing file, left out: restore the file" in told
+    assert "gone" in told
+    assert "4 can be used, 1 left out" in told
+    again = regatta("features", root, "--out", tmp_path / "f", "--set", "mels=40")
+    assert "1 x missing file" in again
+    assert "40 log-mels" in again
+
+
+def test_import_split_and_merge(tmp_path):
+    digits = tmp_path / "digits"
+    for digit in range(4):
+        for speaker in ("anna", "ben", "carl"):
+            record(digits / f"{digit}_{speaker}_0.wav", 0.5)
+    words = "0=zero,1=one,2=two,3=three"
+    options = ("--name", "{text}_{speaker}_{index}", "--words", words)
+    assert "12 utterances" in regatta("import", digits, *options)
+    lines = (digits / "manifest.jsonl").read_text().splitlines()
+    assert {json.loads(line)["text"] for line in lines} == {"zero", "one", "two", "three"}
+    assert "there already" in regatta("import", digits, *options, code=2)
+    told = regatta("split", digits, "--dev", 0.3, "--test", 0.3)
+    assert told.count("1 speaker") == 3
+    folder_of_texts(tmp_path / "more", {"a": "hello"})
+    merged = tmp_path / "all.jsonl"
+    assert "13 utterances" in regatta("merge", digits, tmp_path / "more", "--out", merged)
+    assert json.loads(regatta("inspect", merged, "--json"))["utterances"] == 13
+
+
+def test_a_manifest_elsewhere_says_how_it_is_read(tmp_path):
+    folder_of_texts(tmp_path / "a", {"one": "eins"})
+    far = tmp_path / "far" / "m.jsonl"
+    assert "--allow-outside" in regatta("import", tmp_path / "a", "--out", far)
+    assert "path outside the corpus" in regatta("inspect", far)
+    assert "1 can be used" in regatta("inspect", far, "--allow-outside")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("inspect", "nowhere"), "there is no corpus nowhere"),
+        (("synth", "--languages", "de", "--out", "x"), "some of en, fr, it"),
+        (("synth", "--snr", "9", "--out", "x"), "--snr '9' is not 2 numbers"),
+        (("synth", "--hours", "0", "--out", "x"), "hours must be above 0"),
+        (("features", ".", "--out", "x", "--set", "melz=3"), "mels"),
+        (("features", ".", "--out", "x", "--dtype", "int8"), "float32 or float16"),
+        (("inspect", ".", "--words", "zero"), "written=spoken"),
+        (("inspect", ".", "--kind", "nemmo"), "nemo"),
+    ],
+)
+def test_errors_name_the_option(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record(Path("a.wav"))
+    Path("a.txt").write_text("a")
+    assert said in regatta(*words, code=2)
+
+
+def test_features_in_the_way_of_others_are_refused(tmp_path):
+    root = corpus_of(tmp_path / "c", 3)
+    assert "is not empty" in regatta("features", root, "--out", root, code=2)
+
+
+def test_an_alphabet_can_be_named(tmp_path):
+    record(tmp_path / "a.wav", 2.0)
+    manifest(tmp_path, [{"id": "a", "audio": "a.wav", "text": "привет"}])
+    assert "unknown symbols" in regatta("validate", tmp_path, code=1)
+    assert "1 can be used" in regatta("validate", tmp_path, "--alphabet", "auto")
+    assert "1 can be used" in regatta("validate", tmp_path, "--alphabet", "приветь ")
