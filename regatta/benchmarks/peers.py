@@ -67,6 +67,26 @@ class BareLoop:
     def _meet(self) -> None: ...
 
 
+class ManyModels(BareLoop):
+    """As many models as there are workers, one after another; each steps itself."""
+
+    def __init__(self, place: Place, workers: int) -> None:
+        super().__init__(place)
+        self._models = [place.task.model() for _ in range(workers)]
+        self._optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in self._models]
+
+    def run(self, steps: int) -> None:
+        data = self._place.data
+        for _ in range(steps):
+            batch = data.batch(self._place.order.indices(self._place.rank, self._turn))
+            model = self._models[self._turn % len(self._models)]
+            optimizer = self._optimizers[self._turn % len(self._models)]
+            self._turn += 1
+            data.loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()  # at once: the next may have the memory
+
+
 class Ddp(BareLoop):
     """DistributedDataParallel as it comes."""
 

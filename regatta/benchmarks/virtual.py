@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from regatta.benchmarks import Case, Result, pin
-from regatta.benchmarks.peers import BareLoop, Place
+from regatta.benchmarks import Case, Result, abba, pin
+from regatta.benchmarks.peers import BareLoop, ManyModels, Place
 from regatta.benchmarks.turns import Turns
 from regatta.benchmarks.world import Network, measured_run, order_of, prepare_rank
 from regatta.cluster import Cluster
@@ -36,6 +36,7 @@ def virtual(pairs: int) -> Result:
     torch.set_num_threads(1)
     pin(0)
     cases = [_turns(network, workers, pairs) for network in _NETWORKS for workers in _WORKERS]
+    cases.append(_many_models(_NETWORKS[-1], max(_WORKERS), pairs))
     versus = "virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
     return Result("virtual", versus, [*cases, _operations(pairs)])
 
@@ -43,6 +44,18 @@ def virtual(pairs: int) -> Result:
 def _turns(network: Network, workers: int, pairs: int) -> Case:
     """One gradient and one step a turn: the parameter server's. A pair is a fresh start."""
     told = [launch(1, _in_a_fresh_start, (network, workers))[0] for _ in range(pairs)]
+    return _case(f"{network.name}, {workers} workers", network, told, _BAR)
+
+
+def _many_models(network: Network, workers: int, pairs: int) -> Case:
+    """What it costs that workers have weights of their own, which no cache holds all."""
+    told = [launch(1, _many_in_a_fresh_start, (network, workers))[0] for _ in range(pairs)]
+    return _case(f"{network.name}, {workers} bare models in turn", network, told, None)
+
+
+def _case(
+    name: str, network: Network, told: list[dict[str, list[float]]], bar: float | None
+) -> Case:
     ours, bares = (
         f"{network.steps / median(s for seconds in told for s in seconds[side]):,.0f} turns/s"
         for side in "AB"
@@ -50,7 +63,7 @@ def _turns(network: Network, workers: int, pairs: int) -> Case:
     ratios = [
         median(b / a for a, b in zip(seconds["A"], seconds["B"], strict=True)) for seconds in told
     ]
-    return Case(f"{network.name}, {workers} workers", ratios, _BAR, ours, bares)
+    return Case(name, ratios, bar, ours, bares)
 
 
 def _in_a_fresh_start(
@@ -70,6 +83,25 @@ def _in_a_fresh_start(
         rank.replica.stream = _Watched(rank.stream, turns)
     world.run(lambda comm: run.strategy.role(comm.rank, workers)(comm, ranks[comm.rank].replica))
     return turns.seconds
+
+
+def _many_in_a_fresh_start(
+    core: int, _size: int, _init_method: str, network: Network, workers: int
+) -> dict[str, list[float]]:
+    """Seconds of blocks by side."""
+    prepare_rank(core, workers=1)
+    run = measured_run("single", network, workers=1)
+    data = run.task.open()
+    place = Place(run.task, data, order_of(network, data, workers=1), rank=0)
+    loops = {"A": ManyModels(place, workers), "B": BareLoop(place)}
+    loops["A"].run(2 * workers)
+    loops["B"].run(network.steps)
+    seconds: dict[str, list[float]] = {"A": [], "B": []}
+    for side in abba(network.repeats):
+        began = time.perf_counter()
+        loops[side].run(network.steps)
+        seconds[side].append(time.perf_counter() - began)
+    return seconds
 
 
 class _Watched:
