@@ -190,7 +190,7 @@ def assign(owner: T, settings: list[str]) -> T:
 
 def _assign(owner: Any, path: list[str], value: str, whole: str) -> Any:
     name, *rest = path
-    kind = _field_type(type(owner), name, f"setting {whole!r}:")
+    kind = _field_type(type(owner), name, "setting" if whole == name else f"part of {whole}:")
     if rest:
         inner = getattr(owner, name)
         if not is_dataclass(inner):

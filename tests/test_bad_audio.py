@@ -22,6 +22,7 @@ from regatta.data.checks import Checks
 from regatta.data.corpora import Reading, read
 from regatta.data.extract import Extraction, extract
 from regatta.data.loader import Loader, Loading
+from regatta.data.manifest import Corpus, Utterance
 from regatta.data.plan import Batching
 from regatta.data.problems import BadUtterance
 from regatta.data.shards import BadShard, open_index
@@ -79,6 +80,34 @@ def corrupt_flac(path: Path) -> None:
     path.write_bytes(whole)
 
 
+def lying_flac(path: Path) -> None:
+    """Its header promises 2**36 - 1 samples."""
+    whole = bytearray(record(path).read_bytes())
+    whole[21] |= 0x0F
+    whole[22:26] = b"\xff" * 4
+    path.write_bytes(whole)
+
+
+def most(path: Path) -> None:
+    whole = record(path, 2.0).read_bytes()
+    path.write_bytes(whole[: round(0.8 * len(whole))])
+
+
+def nearly_all(path: Path) -> None:
+    path.write_bytes(record(path, 2.0).read_bytes()[:-5])
+
+
+def half_after_a_long_comment(path: Path) -> None:
+    whole = with_comment(record(path), b"x" * 3000)
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def with_comment(path: Path, text: bytes) -> bytes:
+    whole = path.read_bytes()
+    chunk = b"LIST" + len(text).to_bytes(4, "little") + text
+    return whole[:12] + chunk + whole[12:]
+
+
 def text_named_wav(path: Path) -> None:
     path.write_text("this is no audio at all\n" * 50)
 
@@ -125,6 +154,12 @@ def very_long(path: Path) -> None:
         (truncated_wav, "bad.wav", "truncated audio"),
         (truncated_flac, "bad.flac", "truncated audio"),
         (corrupt_flac, "bad.flac", "truncated audio"),
+        (lying_flac, "bad.flac", "truncated audio"),
+        (most, "bad.aiff", "truncated audio"),
+        (most, "bad.au", "truncated audio"),
+        (most, "bad.ogg", "truncated audio"),
+        (nearly_all, "bad.ogg", "truncated audio"),
+        (half_after_a_long_comment, "bad.wav", "truncated audio"),
         (text_named_wav, "bad.wav", "unreadable audio"),
         (empty, "bad.wav", "empty audio"),
         (no_samples, "bad.wav", "empty audio"),
@@ -163,6 +198,28 @@ def test_audio_that_can_be_mended_is_used_and_told(tmp_path, make, kind):
     assert outcome(corpus_with(tmp_path, row("odd.wav"))) == {kind: 1}
 
 
+def test_a_comment_is_no_data(tmp_path):
+    path = record(tmp_path / "a.wav")
+    path.write_bytes(with_comment(path, b"raw metadata, not so long"[:24]))
+    assert len(audio.read(path, RATE).samples) == RATE
+
+
+def test_a_stream_that_does_not_know_its_length_is_read(tmp_path):
+    """As sox writes to a pipe."""
+    path = record(tmp_path / "a.wav")
+    whole = bytearray(path.read_bytes())
+    place = whole.find(b"data") + 4
+    whole[place : place + 4] = (0x7FFFF000).to_bytes(4, "little")
+    path.write_bytes(whole)
+    assert len(audio.read(path, RATE).samples) == RATE
+
+
+@pytest.mark.parametrize("samples", [1679, 1680, 1681, 1760])
+def test_validate_and_the_loader_count_frames_alike(tmp_path, samples):
+    soundfile.write(tmp_path / "a.wav", tone(1.0)[:samples], RATE)
+    assert outcome(corpus_with(tmp_path, row("a.wav", text="a"))) in ({}, {"too short": 1})
+
+
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "PCM_U8"])
 def test_samples_of_any_width_are_the_same(tmp_path, subtype):
     path = record(tmp_path / "a.wav", subtype=subtype)
@@ -195,6 +252,26 @@ def test_channels_are_averaged_or_chosen(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     assert outcome(corpus_with(tmp_path, row("nowhere.wav"))) == {"missing file": 1}
+
+
+@pytest.mark.parametrize("spelt", [".", "manifest.jsonl", "../c", "inner/.."])
+def test_no_path_leaves_the_corpus_however_it_is_spelt(tmp_path, monkeypatch, spelt):
+    record(tmp_path / "secret.wav")
+    corpus_with(tmp_path / "c", row("../secret.wav"))
+    (tmp_path / "c" / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "c")
+    assert read(spelt).problems.counts() == {"path outside the corpus": 1}
+
+
+def test_no_command_runs_that_was_not_allowed(tmp_path):
+    mark = tmp_path / "ran"
+    command = Utterance("a", f"touch {mark} |", "text")
+    corpus = Corpus(tmp_path, [command])
+    looked = survey(corpus, Checks(), thorough=True)
+    assert looked.problems.counts() == {"command refused": 1}
+    with pytest.raises(ValueError, match="command refused"):
+        extract(corpus, tmp_path / "f")
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("escape", ["../secret.wav", "/etc/passwd", "a/../../secret.wav"])
@@ -258,10 +335,29 @@ def test_a_duplicate_id_is_used_once(tmp_path):
         '{"id": "x", "audio": "a.wav", "text": 5}',
         '{"id": "x", "audio": "a.wav", "words": [[1, 2]]}',
         '{"id": "x", "audio": "a.wav", "colour": "red"}',
+        '{"id": "x", "audio": "a.wav", "channel": "a"}',
+        '{"id": "x", "audio": "a.wav", "channel": 0.5}',
+        '{"id": "x", "audio": "a.wav", "channel": -1}',
+        '{"id": "x", "audio": "a.wav", "words": 5}',
+        '{"id": "x", "audio": "a.wav", "start": 1e306}',
+        '{"id": "x", "audio": "a.wav", "start": ' + "9" * 400 + "}",
+        '{"id": "x", "audio": "a\\u0000.wav"}',
+        "[" * 100_000,
     ],
 )
 def test_a_broken_line_is_named(tmp_path, line):
     assert outcome(corpus_with(tmp_path, line)) == {"broken line": 1}
+
+
+def test_names_that_no_file_can_have_are_named(tmp_path):
+    bad = row("x" * 300 + ".wav"), row("y.wav", id="\ud800")
+    assert outcome(corpus_with(tmp_path, *bad)) == {"not UTF-8": 1, "unreadable file": 1}
+
+
+def test_nothing_said_is_as_good_as_a_default(tmp_path):
+    record(tmp_path / "a.wav")
+    plain = row("a.wav", start=None, duration=None, words=None, channel=None)
+    assert outcome(corpus_with(tmp_path, plain)) == {}
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path):
@@ -332,19 +428,40 @@ def test_a_flipped_byte_in_a_shard_is_found(tmp_path, place):
     drain(again)
 
 
-@pytest.mark.parametrize("name", ["index.arrow", "sums.arrow", "shard-00002.arrow"])
+def test_a_line_that_broke_since_is_told(tmp_path):
+    features_of(tmp_path)
+    path = tmp_path / "manifest.jsonl"
+    path.write_text(path.read_text() + '{"id": broken\n')
+    again = extract(read(tmp_path), tmp_path / "f", Extraction(per_shard=2))
+    assert again.problems.counts() == {"broken line": 1}
+
+
+def test_files_of_others_are_not_taken_for_ours(tmp_path):
+    corpus = read(corpus_with(tmp_path))
+    for name in ("shard-train.arrow", "shard-00000.arrow"):
+        folder = tmp_path / name[:8]
+        folder.mkdir()
+        (folder / name).write_text("precious")
+        with pytest.raises(ValueError, match="not empty"):
+            extract(corpus, folder)
+        assert (folder / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "name", ["index.arrow", "sums.arrow", "shard-00002.arrow", "problems.jsonl"]
+)
 @pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
 def test_damaged_files_are_found_and_made_again(tmp_path, name, damage):
     features_of(tmp_path)
     path = tmp_path / "f" / name
-    whole = bytearray(path.read_bytes())
+    whole = bytearray(path.read_bytes()) or bytearray(b"{}")
     if damage == "gone":
         path.unlink()
     elif damage == "flipped":
         whole[len(whole) // 2] ^= 8
         path.write_bytes(whole)
     else:
-        path.write_bytes(whole[: len(whole) // 2])
+        path.write_bytes(whole[: len(whole) // 2] + b"." * (name == "problems.jsonl"))
     with pytest.raises(BadShard, match=name):
         drain(open_index(tmp_path / "f"))
     drain(extract(read(tmp_path), tmp_path / "f", Extraction(per_shard=2)))
@@ -359,12 +476,15 @@ def test_features_without_their_marker_are_not_finished(tmp_path):
         open_index(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"regatta_features": 99}', "{}"])
-def test_a_marker_of_something_else_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"regatta_features": 99}', "{}", '{"regatta_features": 1}']
+)
+def test_a_marker_of_something_else_is_refused_and_made_again(tmp_path, text):
     features_of(tmp_path)
     (tmp_path / "f" / shards.MARKER).write_text(text)
     with pytest.raises(BadShard):
         open_index(tmp_path / "f")
+    drain(extract(read(tmp_path), tmp_path / "f", Extraction(per_shard=2)))
 
 
 def test_a_full_disk_loses_nothing_that_was_done(tmp_path, monkeypatch):

@@ -112,9 +112,19 @@ def test_kaldi_without_segments(tmp_path):
 
 def test_kaldi_segments_that_make_no_sense_are_named(tmp_path):
     wrong = "utt1 rec1 2 1\nutt2 rec9 0 1\nutt3 rec1 x y\nutt4 rec1 -3 1\n"
+    wrong += "utt5 rec1 0 nan\nutt6 rec1 0 inf\nutt7 rec1 0 1e308\n"
     corpus = read(kaldi(tmp_path, wrong))
     assert corpus.utterances == []
-    assert corpus.problems.counts() == {"missing file": 4, "broken line": 2, "bad segment": 1}
+    assert corpus.problems.counts() == {"broken line": 5, "missing file": 4, "bad segment": 1}
+
+
+def test_kaldi_channels(tmp_path):
+    kaldi(tmp_path, "utt1 rec1 0 1 B\nutt2 rec1 1 2\n")
+    (tmp_path / "reco2file_and_channel").write_text("rec1 rec1 A\n")
+    found = by_id(read(tmp_path))
+    assert (found["utt1"].channel, found["utt2"].channel) == (1, 0)
+    (tmp_path / "segments").unlink()
+    assert by_id(read(tmp_path))["rec1"].channel == 0
 
 
 def test_programs_in_wav_scp_are_run_only_if_allowed(tmp_path):
@@ -180,6 +190,47 @@ def test_lhotse_itself_writes_what_is_read(tmp_path):
         assert (utterance.text, utterance.speaker) == ("hello", "ben")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": 5},
+        {"alignment": {"word": [["good", 0.1]]}},
+        {"alignment": {"word": [["good", 0.5, -0.9]]}},
+        {"alignment": {"word": [["good", 0.5, float("nan")]]}},
+        {"duration": 10**400},
+        {"id": "\ud800"},
+    ],
+    ids=str,
+)
+def test_a_cut_that_makes_no_sense_is_named(tmp_path, change):
+    record(tmp_path / "r.wav", 3.0)
+    bad = json.loads(json.dumps(CUT))
+    bad["supervisions"][0] |= change
+    corpus = read(manifest(tmp_path, [CUT, bad], "cuts.jsonl"))
+    assert [u.id for u in corpus.utterances] == ["sup-1"]
+    assert len(corpus.problems) == 1
+
+
+def test_a_supervision_that_began_before_its_cut(tmp_path):
+    record(tmp_path / "r.wav", 3.0)
+    early = json.loads(json.dumps(CUT))
+    early["supervisions"][0] |= {"start": -0.4, "alignment": None}
+    (utterance,) = read(manifest(tmp_path, [early], "cuts.jsonl")).utterances
+    assert utterance.start == pytest.approx(1.0)
+    assert utterance.duration == pytest.approx(0.6)
+
+
+def test_a_recording_with_a_file_a_channel(tmp_path):
+    cut = json.loads(json.dumps(CUT))
+    cut["recording"]["channel_ids"] = [0, 1]
+    cut["recording"]["sources"] = [
+        {"type": "file", "channels": [n], "source": f"r{n}.wav"} for n in (0, 1)
+    ]
+    cut["supervisions"][0]["channel"] = 1
+    (utterance,) = read(manifest(tmp_path, [cut], "cuts.jsonl")).utterances
+    assert (utterance.audio, utterance.channel) == ("r1.wav", 0)
+
+
 def test_lhotse_supervisions_need_their_recordings(tmp_path):
     path = manifest(tmp_path, [CUT["supervisions"][0]], "x_supervisions.jsonl")
     with pytest.raises(ValueError, match=r"x_recordings\.jsonl beside it"):
@@ -238,8 +289,21 @@ def test_every_kind_says_what_it_expects(kind, tmp_path):
 def test_what_is_no_corpus_is_told_what_would_be(tmp_path):
     with pytest.raises(ValueError, match="there is no corpus"):
         read(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="name a folder"):
+    with pytest.raises(ValueError, match="the folder is empty"):
         read(tmp_path)
+    (tmp_path / "a.m4a").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"\.m4a cannot be read"):
+        read(tmp_path)
+    kaldi(tmp_path / "inner" / "data")
+    with pytest.raises(ValueError, match=r"inner/data is: name that one"):
+        read(tmp_path / "inner")
+    manifest(tmp_path / "two", [{"audio_filepath": "a.wav", "text": "a"}], "train.jsonl")
+    with pytest.raises(ValueError, match=r"holds train\.jsonl: name one of them"):
+        read(tmp_path / "two")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "manifest.jsonl.partial").write_text("")
+    with pytest.raises(ValueError, match="never finished"):
+        read(tmp_path / "half")
     with pytest.raises(ValueError, match="librispeech"):
         read(tmp_path, Reading(kind="librispeach"))
 
@@ -341,6 +405,37 @@ def test_alignments_are_attached(tmp_path, encoding):
     assert corpus.problems.counts() == {"broken alignment": 1}
     with pytest.raises(ValueError, match="there is no alignment"):
         read(tmp_path / "audio", Reading(align=tmp_path / "nowhere"))
+
+
+def test_alignments_of_files_that_are_named_alike(tmp_path):
+    """As aligners write them: a folder a speaker."""
+    folder_of_texts(tmp_path / "audio", {"s1/001": "eins", "s2/001": "zwei", "003": "drei"})
+    grids = tmp_path / "grids"
+    for name in ("s1/001", "far/003", "s9/001"):
+        (grids / name).parent.mkdir(parents=True, exist_ok=True)
+        (grids / f"{name}.TextGrid").write_text(LONG)
+    corpus = read(tmp_path / "audio", Reading(align=grids))
+    found = by_id(corpus)
+    assert found["s1/001"].phones
+    assert not found["s2/001"].phones
+    assert found["003"].phones  # no other is called so
+    assert [p.where for p in corpus.problems] == ["s9/001"]
+
+
+def test_times_before_the_start_are_the_start(tmp_path):
+    folder_of_texts(tmp_path, {"one": "eins"})
+    early = LONG.replace("xmin = 0.1", "xmin = -0.1").replace('"phones"', '"anna - phones"')
+    (tmp_path / "one.TextGrid").write_text(early)
+    corpus = read(tmp_path, Reading(align=tmp_path / "one.TextGrid"))
+    assert corpus.utterances[0].phones == (Label(0.0, 0.4, "s"),)
+    write(tmp_path / "m.jsonl", corpus.utterances, tmp_path)
+    assert read(tmp_path / "m.jsonl").utterances == corpus.utterances
+
+
+@pytest.mark.parametrize("count", ["1e999", "99999999", "-1", "nan"])
+def test_a_textgrid_that_promises_too_much_is_refused(count):
+    with pytest.raises(ValueError, match="TextGrid"):
+        textgrid(LONG.replace("size = 1", f"size = {count}"))
 
 
 def test_labels_that_overlap_are_left_out(tmp_path):

@@ -32,8 +32,17 @@ def test_from_nothing_to_features(tmp_path):
     assert looked["with_phones"] == told["utterances"]
     assert "can be used" in regatta("validate", speech)
     made = json.loads(regatta("features", speech, "--split", "train", "--out", features, "--json"))
-    assert made["utterances"] == looked["splits"]["train"][0]
+    assert made["utterances"] == looked["splits"]["train"]["utterances"]
     assert "80 log-mels and 13 cepstra" in regatta("inspect", features)
+    told = regatta("features", speech, "--split", "dev", "--out", features, code=2)
+    assert "made with other options: name another folder, or let them go with --force" in told
+    regatta("features", speech, "--split", "dev", "--out", features, "--force")
+    assert "no split valid: there are dev, test, train" in regatta(
+        "inspect", speech, "--split", "valid", code=2
+    )
+    shard = features / "shard-00000.arrow"
+    shard.write_bytes(shard.read_bytes()[:-9])
+    assert "has changed since it was written" in regatta("validate", features, code=2)
 
 
 def test_a_corpus_with_problems(tmp_path):
@@ -58,12 +67,14 @@ def test_import_split_and_merge(tmp_path):
             record(digits / f"{digit}_{speaker}_0.wav", 0.5)
     words = "0=zero,1=one,2=two,3=three"
     options = ("--name", "{text}_{speaker}_{index}", "--words", words)
-    assert "12 utterances" in regatta("import", digits, *options)
-    lines = (digits / "manifest.jsonl").read_text().splitlines()
-    assert {json.loads(line)["text"] for line in lines} == {"zero", "one", "two", "three"}
-    assert "there already" in regatta("import", digits, *options, code=2)
-    told = regatta("split", digits, "--dev", 0.3, "--test", 0.3)
+    made = digits / "manifest.jsonl"
+    assert "12 utterances" in regatta("import", digits, *options, "--out", made)
+    texts = {json.loads(line)["text"] for line in made.read_text().splitlines()}
+    assert texts == {"zero", "one", "two", "three"}
+    assert "there already" in regatta("import", digits, *options, "--out", made, code=2)
+    told = regatta("split", digits, "--dev", 0.3, "--test", 0.3, "--out", digits)
     assert told.count("1 speaker") == 3
+    assert "already" in regatta("split", digits, "--out", digits, code=2)
     folder_of_texts(tmp_path / "more", {"a": "hello"})
     merged = tmp_path / "all.jsonl"
     assert "13 utterances" in regatta("merge", digits, tmp_path / "more", "--out", merged)
@@ -88,6 +99,11 @@ def test_a_manifest_elsewhere_says_how_it_is_read(tmp_path):
         (("features", ".", "--out", "x", "--set", "melz=3"), "mels"),
         (("features", ".", "--out", "x", "--dtype", "int8"), "float32 or float16"),
         (("inspect", ".", "--words", "zero"), "written=spoken"),
+        (("inspect", "a.wav"), "it is a recording; name the folder"),
+        (("import", ".", "--out", "m"), "name ends with .jsonl"),
+        (("import", ".", "--out", "a.wav/m.jsonl"), "cannot write a.wav/m.jsonl"),
+        (("synth", "--out", "a.wav"), "a.wav is a file"),
+        (("validate", ".", "--jobs", "0"), "--jobs"),
         (("inspect", ".", "--kind", "nemmo"), "nemo"),
     ],
 )

@@ -102,6 +102,8 @@ def test_a_signal_is_mirrored_as_often_as_it_takes():
         ({"preemphasis": 2.0}, "preemphasis must be from 0 to 1"),
         ({"shape": "square"}, "povey, hann or hamming"),
         ({"mels": 200}, "narrower than the spectrum's lines"),
+        ({"hop": 800}, "hop 800 skips"),
+        ({"lifter": float("nan")}, "lifter must be a number"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said):

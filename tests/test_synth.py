@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,40 @@ def test_a_corpus_that_was_interrupted_is_finished(made, tmp_path):
     assert not (out / "manifest.jsonl").exists()
     make(Synth(hours=HOURS, languages=LANGUAGES), out, jobs=2)
     assert contents(out) == contents(made)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("damage", ["gone", "emptied"])
+def test_what_is_missing_of_an_interrupted_corpus_is_made(made, tmp_path, damage):
+    """As if the ledger were complete, but a file is not there."""
+    out = tmp_path / "damaged"
+    shutil.copytree(made, out)
+    rows = read(made).utterances
+    (out / "manifest.jsonl").unlink()
+    lines = [[u.to_json(), zlib.crc32((out / u.audio).read_bytes())] for u in rows]
+    (out / synth_corpus.LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    victim = out / rows[3].audio
+    victim.unlink() if damage == "gone" else victim.write_bytes(b"")
+    make(Synth(hours=HOURS, languages=LANGUAGES), out, jobs=2)
+    assert contents(out) == contents(made)
+
+
+@pytest.mark.real
+def test_a_full_disk_is_told(tmp_path):
+    code = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from regatta.data.synth.corpus import Synth, make\n"
+        "if __name__ == '__main__':\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))\n"
+        "    make(Synth(hours=0.01), Path(sys.argv[1]), 1)\n"
+    )
+    (tmp_path / "full.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "full.py"), str(tmp_path / "out")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "make room and run the same command again" in done.stderr
+    assert not (tmp_path / "out" / "manifest.jsonl").exists()
 
 
 @pytest.mark.real
@@ -273,6 +309,7 @@ def test_levels_stay_below_full_scale():
         (Synth, {"rate": 100}, "rate must be 8000"),
         (Room, {"clean": 2.0}, "clean must be from 0 to 1"),
         (Room, {"snr": (9.0, 3.0)}, "snr must be LOW,HIGH"),
+        (Room, {"snr": (float("nan"), 3.0)}, "snr must be LOW,HIGH"),
         (Room, {"rt60": (0.0, 1.0)}, "rt60 must be above 0"),
     ],
 )

@@ -100,8 +100,8 @@ class _Files(Dataset[tuple[Tensor, float]]):
         return len(self._corpus.utterances)
 
     def __getitem__(self, number: int) -> tuple[Tensor, float]:
-        path = self._corpus.path(self._corpus.utterances[number])
-        samples = audio.read(path, self._extractor.features.rate).samples
+        source = self._corpus.source(self._corpus.utterances[number])
+        samples = audio.read(source, self._extractor.features.rate).samples
         return self._extractor(torch.from_numpy(samples)), len(samples) / 16_000
 
 

@@ -28,6 +28,10 @@ def main() -> None:
         if account := getattr(error, "account", ""):
             err.print(account, markup=False, soft_wrap=True)
         _fail(str(error), 1)
+    except BrokenPipeError:  # as of `| head`
+        os._exit(0)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 1)
 

@@ -15,12 +15,30 @@ if TYPE_CHECKING:
     from regatta.config import Run
 
 app = typer.Typer(
-    help="Train a network on many workers under any published strategy, "
-    "and learn which one gets there first.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"regatta {version('regatta-train')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _everything(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")
+    ] = False,
+) -> None:
+    """Train a network on many workers under any published strategy, and learn which one gets
+    there first."""
+
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit

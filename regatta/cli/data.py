@@ -12,6 +12,7 @@ from regatta.cli.common import AsJson, app, cores, count, out
 from regatta.cli.telling import (
     bar,
     features_as_json,
+    going_on,
     print_features,
     print_survey,
     say_outside,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from regatta.data.checks import Checks
     from regatta.data.manifest import Corpus
     from regatta.data.problems import Problems
+    from regatta.data.shards import Index
 
 data = typer.Typer(no_args_is_help=True, help="Speech corpora: make, inspect, split, extract.")
 app.add_typer(data, name="data")
@@ -36,12 +38,16 @@ Words = Annotated[str, typer.Option("--words", help="how words are spoken: 0=zer
 Align = Annotated[
     Path | None, typer.Option("--align", help="a CTM or TextGrid file, or a folder of them")
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="processes; all cores if not given")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="processes; all cores if not given")
+]
 Letters = Annotated[
     str, typer.Option("--alphabet", help="all symbols of texts, or auto: those of the corpus")
 ]
-MaxSeconds = Annotated[float, typer.Option("--max-seconds", help="longer utterances are left out")]
-OutFile = Annotated[Path | None, typer.Option("--out", "-o", help="the manifest to write")]
+MaxSeconds = Annotated[
+    float, typer.Option("--max-seconds", min=0.0, help="longer utterances are left out")
+]
+OutFile = Annotated[Path, typer.Option("--out", "-o", help="the manifest to write, a .jsonl file")]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", help="the folder to write to")]
 
 
@@ -68,7 +74,7 @@ def synth(
     room = Room(clean, _pair(snr, "--snr"), _pair(rt60, "--rt60"))
     train, dev, test = _numbers(shares, "--shares", 3)
     wanted = Synth(hours, _list(languages), _list(styles), (train, dev, test), room=room, seed=seed)
-    with bar("speaking", hours * 3600, "s of speech", quiet=as_json) as advance:
+    with going_on(), bar("speaking", hours * 3600, "s of speech", quiet=as_json) as advance:
         made = make(wanted, folder, jobs or cores(), lambda seconds, total: advance(seconds))
     seconds = sum(utterance.duration or 0.0 for utterance in made)
     told = {
@@ -104,7 +110,7 @@ def inspect(
     """Hours, speakers, lengths, symbols, problems; of a corpus, or of features."""
     from regatta.data.shards import MARKER
 
-    if (source / MARKER).is_file():
+    if (source / MARKER).is_file() or any(source.glob("shard-*.arrow")):
         _inspect_features(source, alphabet, max_seconds, as_json)
         return
     corpus = _read(source, kind, split, name, words, align, allow_outside, allow_pipes)
@@ -126,7 +132,13 @@ def validate(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every sample of every utterance; exit 1 if any cannot be used."""
+    """Read every sample of every utterance, or all features; exit 1 if any cannot be used."""
+    from regatta.data.shards import MARKER, open_index
+
+    if (source / MARKER).is_file() or any(source.glob("shard-*.arrow")):
+        open_index(source).verify()
+        _inspect_features(source, alphabet, max_seconds, as_json)
+        return
     corpus = _read(source, kind, split, name, words, align, allow_outside, allow_pipes)
     problems = _survey(corpus, alphabet, max_seconds, True, jobs or cores(), as_json)
     if problems.left_out:
@@ -136,7 +148,7 @@ def validate(
 @data.command("import")
 def import_(
     source: Source,
-    file: OutFile = None,
+    file: OutFile,
     kind: Kind = "",
     split: Split = "",
     name: Name = "",
@@ -149,21 +161,20 @@ def import_(
     from regatta.data.manifest import write
 
     corpus = _read(source, kind, split, name, words, align, allow_outside, allow_pipes)
-    path = file or corpus.root / "manifest.jsonl"
-    if path.exists():
-        raise ValueError(f"{path} is there already: name another with --out")
-    write(path, corpus.utterances, corpus.root)
+    if file.exists():
+        raise ValueError(f"{file} is there already: name another with --out")
+    write(file, corpus.utterances, corpus.root)
     say_problems(corpus.problems)
-    out.print(f"{count(len(corpus.utterances), 'utterance')}: {path}", soft_wrap=True)
-    say_outside(path, corpus.root)
+    out.print(f"{count(len(corpus.utterances), 'utterance')}: {file}", soft_wrap=True)
+    say_outside(file, corpus.root)
 
 
 @data.command()
 def split(
     source: Source,
     folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="where to write train, dev, test.jsonl")
-    ] = None,
+        Path, typer.Option("--out", "-o", help="the folder for train, dev and test.jsonl")
+    ],
     dev: Annotated[float, typer.Option("--dev", help="its share of the seconds")] = 0.1,
     test: Annotated[float, typer.Option("--test", help="its share of the seconds")] = 0.1,
     by: Annotated[
@@ -175,18 +186,19 @@ def split(
     words: Words = "",
     align: Align = None,
     allow_outside: Outside = False,
+    allow_pipes: Pipes = False,
 ) -> None:
     """Train, dev and test that share no speaker (or text)."""
     from regatta.data.arrange import split as split_corpus
     from regatta.data.manifest import write
 
-    corpus = _read(source, kind, "", name, words, align, allow_outside, False)
+    corpus = _read(source, kind, "", name, words, align, allow_outside, allow_pipes)
     parts = split_corpus(corpus, dev, test, by, seed)
-    where = folder or corpus.root
+    for part in parts:
+        if (folder / f"{part}.jsonl").exists():
+            raise ValueError(f"{folder} has a {part}.jsonl already: name another with --out")
     for part, utterances in parts.items():
-        path = where / f"{part}.jsonl"
-        if path.exists():
-            raise ValueError(f"{path} is there already: name another folder with --out")
+        path = folder / f"{part}.jsonl"
         write(path, utterances, corpus.root)
         hours = sum(utterance.duration or 0.0 for utterance in utterances) / 3600
         who = count(len({utterance.speaker for utterance in utterances}), "speaker")
@@ -195,7 +207,7 @@ def split(
             soft_wrap=True,
         )
     say_problems(corpus.problems)
-    say_outside(where / "train.jsonl", corpus.root)
+    say_outside(folder / "train.jsonl", corpus.root)
 
 
 @data.command()
@@ -203,6 +215,7 @@ def merge(
     sources: Annotated[list[Path], typer.Argument(help="corpora of any kind")],
     file: Annotated[Path, typer.Option("--out", "-o", help="the manifest to write")],
     allow_outside: Outside = False,
+    allow_pipes: Pipes = False,
 ) -> None:
     """One manifest of several corpora; the same id twice gets the corpus's name before it."""
     from regatta.data.arrange import merge as merge_corpora
@@ -210,7 +223,9 @@ def merge(
 
     if file.exists():
         raise ValueError(f"{file} is there already: name another with --out")
-    merged = merge_corpora([_read(s, allow_outside=allow_outside) for s in sources])
+    merged = merge_corpora(
+        [_read(s, allow_outside=allow_outside, allow_pipes=allow_pipes) for s in sources]
+    )
     write(file, merged.utterances, merged.root)
     say_problems(merged.problems)
     out.print(f"{count(len(merged.utterances), 'utterance')}: {file}", soft_wrap=True)
@@ -234,6 +249,11 @@ def features(
     speeds: Annotated[
         str, typer.Option("--speeds", help="every utterance at each of them: 0.9,1,1.1")
     ] = "1",
+    alphabet: Letters = "",
+    max_seconds: MaxSeconds = 16.7,
+    force: Annotated[
+        bool, typer.Option("--force", help="let go of other features that are there")
+    ] = False,
     allow_outside: Outside = False,
     allow_pipes: Pipes = False,
     jobs: Jobs = None,
@@ -252,13 +272,9 @@ def features(
         per_shard,
         tuple(_numbers(speeds, "--speeds")),
     )
-    with bar("extracting", None, "shards", quiet=as_json) as advance:
-        index = extract(corpus, folder, wanted, jobs or cores(), lambda d, t: advance(d, t))
-    if as_json:
-        print(json.dumps(features_as_json(index)))
-        return
-    say_problems(index.problems)
-    print_features(index)
+    with going_on(), bar("extracting", None, "shards", quiet=as_json) as advance:
+        index = extract(corpus, folder, wanted, jobs or cores(), lambda d, t: advance(d, t), force)
+    _tell_features(index, alphabet, max_seconds, as_json)
 
 
 # -- what they share ------------------------------------------------------------------------
@@ -302,14 +318,17 @@ def _survey(
     if as_json:
         print(json.dumps(found.to_json()))
     else:
-        print_survey(found, corpus)
+        print_survey(found, corpus, checks)
     return found.problems
 
 
 def _inspect_features(folder: Path, letters: str, max_seconds: float, as_json: bool) -> None:
     from regatta.data.shards import open_index
 
-    index = open_index(folder)
+    _tell_features(open_index(folder), letters, max_seconds, as_json)
+
+
+def _tell_features(index: Index, letters: str, max_seconds: float, as_json: bool) -> None:
     checks = _checks(letters, index.texts("text"), max_seconds)
     if as_json:
         print(json.dumps(features_as_json(index, checks)))

@@ -8,19 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from regatta.cli.common import err, out
+from regatta.cli.common import count, err, out
 
 if TYPE_CHECKING:
     from regatta.data.checks import Checks
     from regatta.data.manifest import Corpus
     from regatta.data.problems import Problems
     from regatta.data.shards import Index
-    from regatta.data.survey import Survey
+    from regatta.data.survey import Group, Survey
 
 _EXAMPLES = 3  # of a kind of problem
 _ROWS = 12  # of a long table
@@ -45,6 +46,16 @@ def bar(
                 progress.update(task, completed=done, total=of)
 
         yield advance
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Work that can be interrupted: the same command does the rest."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print("stopped: the same command goes on from here")
+        raise typer.Exit(130) from None
 
 
 def say_problems(problems: Problems) -> None:
@@ -72,7 +83,7 @@ def say_outside(path: Path, root: Path) -> None:
         )
 
 
-def print_survey(survey: Survey, corpus: Corpus) -> None:
+def print_survey(survey: Survey, corpus: Corpus, checks: Checks) -> None:
     from regatta.data.survey import QUANTILES, quantile
 
     say_problems(survey.problems)
@@ -81,11 +92,18 @@ def print_survey(survey: Survey, corpus: Corpus) -> None:
     facts = {
         "corpus": str(corpus.root),
         "utterances": f"{len(survey.utterances):,} can be used, {left_out:,} left out",
+    }
+    if not survey.utterances:
+        _print_facts(facts)
+        return
+    speakers = set(survey.groups("speaker")) - {""}
+    facts |= {
         "hours": f"{survey.seconds / 3600:.3f}",
-        "speakers": f"{len(survey.groups('speaker')):,}",
+        "speakers": f"{len(speakers):,}" if speakers else "none named",
         "seconds": ", ".join(f"{k} {quantile(lengths, at):.2f}" for k, at in QUANTILES.items()),
         "words": f"{sum(words.values()):,}, {len(words):,} different",
         "symbols": _symbols(symbols),
+        "written in": _alphabet(checks),
         "aligned": f"{sum(bool(u.words) for u in survey.utterances):,} by words, "
         f"{sum(bool(u.phones) for u in survey.utterances):,} by phones",
         "looked at": "every sample"
@@ -105,6 +123,11 @@ def _symbols(symbols: Counter[str]) -> str:
     return f"{len(symbols)}: {shown[:80]}" + ("…" if len(shown) > 80 else "")
 
 
+def _alphabet(checks: Checks) -> str:
+    shown = checks.alphabet.symbols.replace(" ", "␣")
+    return shown + (", accents dropped (--alphabet)" if checks.alphabet.fold else "")
+
+
 def _print_facts(facts: dict[str, str]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="dim")
@@ -114,13 +137,14 @@ def _print_facts(facts: dict[str, str]) -> None:
     out.print(table)
 
 
-def _print_groups(name: str, groups: dict[str, tuple[int, float]]) -> None:
+def _print_groups(name: str, groups: dict[str, Group]) -> None:
+    out.print()
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     table.add_column(name)
     for heading in ("utterances", "hours"):
         table.add_column(heading, justify="right")
     for key, (number, seconds) in list(groups.items())[:_ROWS]:
-        table.add_row(escape(key), f"{number:,}", f"{seconds / 3600:.3f}")
+        table.add_row(escape(key) or "(none)", f"{number:,}", f"{seconds / 3600:.3f}")
     if len(groups) > _ROWS:
         table.add_row(f"and {len(groups) - _ROWS} more", "", "")
     out.print(table)
@@ -130,6 +154,7 @@ def _print_histogram(lengths: list[float]) -> None:
     """How many utterances last how long."""
     if len(lengths) < 2:
         return
+    out.print()
     width = max(lengths[-1] / 10, 0.1)
     counts = Counter(min(9, int(length / width)) for length in lengths)
     table = Table(box=SIMPLE_HEAD, show_edge=False)
@@ -151,7 +176,7 @@ def print_features(index: Index, checks: Checks | None = None) -> None:
     _print_facts(
         {
             "features": str(index.folder),
-            "utterances": f"{len(index):,} in {len(index.shards):,} shards",
+            "utterances": f"{len(index):,} in {count(len(index.shards), 'shard')}",
             "hours": f"{told['hours']:.3f}",
             "a frame": f"{made.mels} log-mels and {made.mfcc} cepstra, every "
             f"{1000 * made.hop / made.rate:g} ms of {made.rate:,} Hz",

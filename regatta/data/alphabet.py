@@ -62,7 +62,7 @@ class Alphabet:
         if self.fold:
             bare = unicodedata.normalize("NFKD", _SPELLED.get(character, character))
             bare = "".join(c for c in bare if not unicodedata.combining(c))
-            if bare and all(c in self._numbers for c in bare):
+            if all(c in self._numbers for c in bare):  # a mark without a letter is nothing
                 return bare
         return character
 
@@ -75,7 +75,8 @@ def alphabet_of(texts: Iterable[str]) -> Alphabet:
     letters: set[str] = set()
     for text in texts:
         letters |= set(unicodedata.normalize("NFC", text).lower())
-    return Alphabet("".join(sorted(c for c in letters if c.isalpha())) + "' ", fold=False)
+    kept = sorted(c for c in letters if unicodedata.category(c)[0] in "LMN")
+    return Alphabet("".join(kept) + "' ", fold=False)
 
 
 def frames_needed(text: str) -> int:

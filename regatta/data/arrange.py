@@ -31,10 +31,13 @@ def split(
         raise ValueError(f"dev {dev:g} and test {test:g} must leave something to train on")
     wanted = {"train": 1 - dev - test, "dev": dev, "test": test}
     wanted = {name: share for name, share in wanted.items() if share > 0}
+    if not corpus.utterances:
+        raise ValueError(f"there is nothing to split{corpus.problems.why()}")
     groups = _groups(corpus, by)
     if len(groups) < len(wanted):
         raise ValueError(
-            f"{len(groups)} {by}s cannot be split in {len(wanted)}: split --by text or utterance"
+            f"{len(groups)} {by}{'' if len(groups) == 1 else 's'} cannot be split in {len(wanted)}"
+            + ("" if by == "utterance" else ": split --by text or utterance")
         )
     order = np.random.default_rng(mixed_seed(seed)).permutation(len(groups))
     mixed = [sorted(groups)[n] for n in order]
@@ -70,7 +73,12 @@ def _measured(utterance: Utterance, corpus: Corpus) -> Utterance:
     if utterance.duration is not None:
         return utterance
     try:
-        shape = audio.shape(corpus.path(utterance))
+        source = corpus.source(utterance)
+        if isinstance(source, str):
+            rate = 16_000
+            samples = len(audio.read(source, rate, utterance.start).samples)
+            return replace(utterance, duration=samples / rate)
+        shape = audio.shape(source)
         _, samples = audio.stretch(shape, utterance.start, None)
         return replace(utterance, duration=samples / shape.rate)
     except BadUtterance as error:
@@ -91,6 +99,11 @@ def merge(corpora: Sequence[Corpus]) -> Corpus:
     utterances: list[Utterance] = []
     problems = Problems()
     for corpus in corpora:
+        if not corpus.utterances:
+            raise ValueError(
+                f"nothing in {corpus.root} can be used as it is: make a manifest of it first, with "
+                "the options that it needs (regatta data import)"
+            )
         problems.add(corpus.problems)
         there = os.path.relpath(corpus.root.resolve(), root)
         for utterance in corpus.utterances:
@@ -101,6 +114,8 @@ def merge(corpora: Sequence[Corpus]) -> Corpus:
                 problems.note("duplicate id", name)
                 continue
             seen.add(name)
-            audio_path = os.path.normpath(os.path.join(there, utterance.audio))
-            utterances.append(replace(utterance, id=name, audio=audio_path))
+            if not utterance.is_command:
+                path = os.path.normpath(os.path.join(there, utterance.audio))
+                utterance = replace(utterance, audio=path)
+            utterances.append(replace(utterance, id=name))
     return Corpus(root, utterances, problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +14,11 @@ import soxr
 from numpy.typing import NDArray
 
 from regatta.data.problems import BadUtterance
+from regatta.data.wholeness import check_whole
 
 Samples = NDArray[np.float32]
 _MOST_FRAMES = 2**62  # libsndfile's word for: unknown
-_NIST = b"NIST_1A"
+_BLOCK = 2**20  # samples
 _ROUNDED = 0.02  # seconds
 _FAR_OFF = 0.05  # seconds
 
@@ -34,6 +36,12 @@ class Shape(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.frames / self.rate
+
+    def notes(self, rate: int, channel: int | None) -> list[tuple[str, str]]:
+        """What reading it as one channel of this rate will mend."""
+        several = [("several channels", f"{self.channels}")] if self.channels > 1 else []
+        other = [("other rate", f"{self.rate} Hz")] if self.rate != rate else []
+        return [*(several if channel is None else []), *other]
 
 
 def shape(path: Path) -> Shape:
@@ -53,16 +61,13 @@ def read(
     path = source if isinstance(source, Path) else None
     with _opened(path or io.BytesIO(_output_of(str(source)))) as file:
         samples = _segment(file, path, start, duration)
-        notes = other_duration(duration, len(samples) / file.samplerate)
         if channel is not None and channel >= file.channels:
             raise BadUtterance("no such channel", f"{channel} of {file.channels}")
-        if channel is None and file.channels > 1:
-            notes.append(("several channels", f"{file.channels}"))
+        notes = Shape(file.samplerate, file.channels, file.frames).notes(rate, channel)
+        notes += other_duration(duration, len(samples) / file.samplerate)
         mono = samples.mean(axis=1) if channel is None else samples[:, channel]
         _check(mono, notes)
-        if file.samplerate != rate:
-            notes.append(("other rate", f"{file.samplerate} Hz"))
-            mono = resampled(mono, file.samplerate, rate)
+        mono = resampled(mono, file.samplerate, rate)
         return Recording(np.ascontiguousarray(mono, dtype=np.float32), tuple(notes))
 
 
@@ -80,11 +85,11 @@ def resampled(samples: Samples, old: float, new: float) -> Samples:
     return changed
 
 
-def write_flac(path: Path, samples: Samples, rate: int) -> None:
-    """Written aside and renamed: a file is whole or not there."""
-    partial = path.with_name(path.name + ".partial")
-    soundfile.write(partial, samples, rate, format="FLAC", subtype="PCM_16")
-    partial.replace(path)
+def flac(samples: Samples, rate: int) -> bytes:
+    """In memory: libsndfile does not say when the last bytes of a file could not be written."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
 
 
 # -- how it comes about ---------------------------------------------------------------------
@@ -92,10 +97,15 @@ def write_flac(path: Path, samples: Samples, rate: int) -> None:
 
 def _opened(source: Path | io.BytesIO) -> soundfile.SoundFile:
     if isinstance(source, Path):
-        if not source.is_file():
-            raise BadUtterance("missing file", str(source))
-        if source.stat().st_size == 0:
-            raise BadUtterance("empty audio", "0 bytes")
+        try:
+            if not source.is_file():
+                raise BadUtterance("missing file", str(source))
+            if source.stat().st_size == 0:
+                raise BadUtterance("empty audio", "0 bytes")
+        except OSError as error:  # a name that is too long, a folder that nobody may enter
+            raise BadUtterance("unreadable file", error.strerror or "") from None
+        if not os.access(source, os.R_OK):
+            raise BadUtterance("unreadable file", str(source))
     try:
         return soundfile.SoundFile(source)
     except (soundfile.LibsndfileError, TypeError, OSError) as error:
@@ -136,41 +146,27 @@ def _segment(
     try:
         if first:
             file.seek(first)
-        samples: NDArray[np.float32] = file.read(wanted, dtype="float32", always_2d=True)
+        samples = _in_blocks(file, wanted)
     except soundfile.LibsndfileError as error:
         raise BadUtterance("truncated audio", _reason(error)) from None
     if len(samples) < wanted:
         raise BadUtterance("truncated audio", f"{len(samples)} of {wanted} samples")
     if path is not None and first + wanted == file.frames:
-        _check_size(path)
+        check_whole(path)
     return samples
 
 
-def _check_size(path: Path) -> None:
-    """libsndfile reads what is there of a file that was cut short, and does not say so."""
-    promised = _promised_bytes(path)
-    size = path.stat().st_size
-    if promised is not None and size < promised:
-        raise BadUtterance("truncated audio", f"{size} bytes of {promised}")
-
-
-def _promised_bytes(path: Path) -> int | None:
-    """How long a WAV or SPHERE file says it is; None: it does not say."""
-    with path.open("rb") as file:
-        head = file.read(1024)
-    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
-        data = head.find(b"data", 12)
-        stated = int.from_bytes(head[data + 4 : data + 8], "little") if data > 0 else 0
-        return None if stated in (0, 0xFFFFFFFF) else data + 8 + stated
-    if head[:7] == _NIST:
-        rows = (line.split(maxsplit=2) for line in head.decode("latin-1").split("\n"))
-        fields = {row[0]: row[2] for row in rows if len(row) == 3}
-        try:
-            count, width = int(fields["sample_count"]), int(fields["sample_n_bytes"])
-            return 1024 + count * width * int(fields.get("channel_count", 1))
-        except (KeyError, ValueError):
-            return None
-    return None
+def _in_blocks(file: soundfile.SoundFile, wanted: int) -> NDArray[np.float32]:
+    """Memory for what is there, not for what a damaged header says is there."""
+    blocks: list[NDArray[np.float32]] = []
+    while wanted > 0:
+        size = min(wanted, _BLOCK)
+        block = file.read(size, dtype="float32", always_2d=True)
+        blocks.append(block)
+        wanted -= len(block)
+        if len(block) < size:
+            break
+    return np.concatenate(blocks)
 
 
 def _check(samples: Samples, notes: list[tuple[str, str]]) -> None:

@@ -8,6 +8,11 @@ from regatta.data.alphabet import Alphabet, frames_needed
 from regatta.data.problems import BadUtterance
 
 
+def num_frames(samples: int, hop: int) -> int:
+    """One for every hop, rounded."""
+    return (samples + hop // 2) // hop
+
+
 @dataclass(frozen=True)
 class Checks:
     """What a recogniser asks of an utterance; the defaults are those of Baunsgaard et al."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from regatta.data.features import Features
+from regatta.data.jobs import processes
 from regatta.data.manifest import Corpus, Utterance
 from regatta.data.normalise import Sums
 from regatta.data.problems import BadUtterance, Problem, Problems
@@ -37,6 +38,7 @@ from regatta.data.shards import (
     write_whole,
 )  # fmt: skip
 
+_SHARD = re.compile(r"shard-\d{5}\.arrow(\.partial)?")
 MADE = "made.jsonl"  # which shards are made, while others are not
 
 
@@ -87,7 +89,7 @@ class _Part:
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return found.st_size, found.st_mtime_ns
 
@@ -98,23 +100,37 @@ def extract(
     extraction: Extraction = Extraction(),  # noqa: B008
     jobs: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    force: bool = False,
 ) -> Index:
-    """Features of all utterances that can be used; `progress` is told of shards."""
+    """Features of all utterances that can be used; `progress` is told of shards.
+
+    A folder that holds features of other utterances, or made with other options, is refused unless
+    `force` says that they may go.
+    """
     parts = list(_parts(corpus, out, extraction))
     if not parts:
-        raise ValueError(f"there is no utterance in {corpus.root} to make features of")
+        why = corpus.problems.why()
+        raise ValueError(f"there is no utterance in {corpus.root} to make features of{why}")
     _claim(out)
+    identity = _identity(corpus, extraction)
+    if not force and _identity_there(out) not in (None, identity):
+        raise ValueError(
+            f"{out} holds features of other utterances or made with other options: name another "
+            "folder, or let them go with --force"
+        )
     recipes = [part.recipe for part in parts]
     made = _made_before(out, recipes)
     stale = _stale(out, len(parts))
     if len(made) == len(parts) and not stale and (out / MARKER).exists():
         with suppress(BadShard):
             index = open_index(out)
-            if index.sums:  # they can be read: nothing has changed
-                return index
+            known = index.problems.to_json()[: len(corpus.problems)]
+            if index.sums and known == corpus.problems.to_json():
+                return index  # nothing has changed
     for path in [*stale, out / MARKER, out / INDEX, out / SUMS]:
         path.unlink(missing_ok=True)
     with (out / MADE).open("w") as ledger:
+        ledger.write(json.dumps(identity) + "\n")
         for number, checksum in made.items():
             _enter(ledger, number, recipes[number], checksum)
         progress(len(made), len(parts))
@@ -123,7 +139,8 @@ def extract(
             made[number] = checksum
             _enter(ledger, number, recipes[number], checksum)
             progress(len(made), len(parts))
-    _finish(corpus, out, extraction, [(made[n], recipe) for n, recipe in enumerate(recipes)])
+    entries = [(made[n], recipe) for n, recipe in enumerate(recipes)]
+    _finish(corpus, out, extraction, identity, entries)
     (out / MADE).unlink()
     return open_index(out)
 
@@ -141,12 +158,10 @@ def _claim(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder for features")
     there = {path.name for path in out.iterdir()} if out.exists() else set()
-    foreign = sorted(
-        name
-        for name in there
-        if name not in (MARKER, INDEX, SUMS, PROBLEMS, MADE) and not name.startswith("shard-")
-    )
-    if foreign:
+    ours = (MARKER, INDEX, SUMS, PROBLEMS, MADE)
+    foreign = sorted(n for n in there if n not in ours and not _SHARD.fullmatch(n))
+    if foreign or (there and not there & {MARKER, MADE}):
+        foreign = foreign or sorted(there)
         raise ValueError(f"{out} is not empty ({foreign[0]}): name a folder of its own")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -156,9 +171,25 @@ def _claim(out: Path) -> None:
         partial.unlink()
 
 
+def _identity(corpus: Corpus, extraction: Extraction) -> str:
+    """A digest of what is made of what; audio that has changed is still the same corpus."""
+    digest = hashlib.sha256(json.dumps(asdict(extraction), sort_keys=True).encode())
+    for utterance in corpus.utterances:
+        digest.update(utterance.id.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _identity_there(out: Path) -> str | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((out / MARKER).read_text())["identity"])
+    with suppress(OSError, ValueError, IndexError):
+        return str(json.loads((out / MADE).read_text().splitlines()[0]))
+    return None
+
+
 def _stale(out: Path, parts: int) -> list[Path]:
     names = {shard_name(number) for number in range(parts)}
-    return [path for path in out.glob("shard-*.arrow") if path.name not in names]
+    return [p for p in out.iterdir() if _SHARD.fullmatch(p.name) and p.name not in names]
 
 
 def _enter(ledger: TextIO, number: int, recipe: str, checksum: int) -> None:
@@ -185,37 +216,41 @@ def _known(out: Path) -> Iterator[tuple[str, int, str]]:
         with suppress(ValueError):  # the last may have been cut short
             name, checksum, recipe = json.loads(line)
             yield name, checksum, recipe
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, LookupError, TypeError):
         yield from json.loads((out / MARKER).read_text())["shards"]
 
 
 def _made(parts: Sequence[_Part], jobs: int) -> Iterator[tuple[int, int]]:
     if jobs <= 1 or len(parts) <= 1:
         for part in parts:
-            yield part.number, _make(part)
+            with _one_thread_here():
+                made = _make(part)
+            yield part.number, made
         return
-    with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _one_thread) as pool:
+    with processes(min(jobs, len(parts)), "makes features", _one_thread) as pool:
         waiting: dict[Future[int], int] = {}
         todo = iter(parts)
-        try:
-            while True:
-                for part in todo:
-                    waiting[pool.submit(_make, part)] = part.number
-                    if len(waiting) >= 2 * jobs:  # no more in flight than keeps all busy
-                        break
-                if not waiting:
-                    return
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield waiting.pop(future), future.result()
-        except BrokenProcessPool:
-            raise ValueError(
-                "a process that makes features has died (out of memory?): run the same command "
-                "again, it goes on where this one stopped; fewer --jobs need less memory"
-            ) from None
-        finally:
-            for future in waiting:
-                future.cancel()
+        while True:
+            for part in islice(todo, 2 * jobs - len(waiting)):  # enough to keep all busy
+                waiting[pool.submit(_make, part)] = part.number
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+
+
+@contextmanager
+def _one_thread_here() -> Iterator[None]:
+    """Sums of several threads may differ in their last digit."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _one_thread() -> None:
@@ -262,7 +297,7 @@ def _described(
     from regatta.data import audio
 
     rate = extraction.features.rate
-    source = utterance.audio if utterance.audio.endswith("|") else corpus.path(utterance)
+    source = corpus.source(utterance)
     found = audio.read(source, rate, utterance.start, utterance.duration, utterance.channel)
     name = _named(utterance.id, speed)
     problems += [Problem(kind, name, detail, used=True) for kind, detail in found.notes]
@@ -281,7 +316,13 @@ def _described(
     )
 
 
-def _finish(corpus: Corpus, out: Path, extraction: Extraction, made: list[tuple[int, str]]) -> None:
+def _finish(
+    corpus: Corpus,
+    out: Path,
+    extraction: Extraction,
+    identity: str,
+    made: list[tuple[int, str]],
+) -> None:
     """Index and marker, from what the shards themselves say."""
     names = ("id", "text", "speaker", "language", "seconds", "frames")
     rows: dict[str, list[Any]] = {name: [] for name in ("shard", "row", *names)}
@@ -297,16 +338,17 @@ def _finish(corpus: Corpus, out: Path, extraction: Extraction, made: list[tuple[
         problems += [Problem(**row) for row in shard.about["problems"]]
         for speaker, found in sums_of(shard.about).items():
             sums[speaker] = sums[speaker] + found if speaker in sums else found
-    lines = "".join(json.dumps(asdict(problem)) + "\n" for problem in problems)
-    write_whole(out / PROBLEMS, lines.encode())
+    lines = "".join(json.dumps(asdict(problem)) + "\n" for problem in problems).encode()
+    write_whole(out / PROBLEMS, lines)
     if not rows["id"]:
-        kinds = ", ".join(f"{n} x {kind}" for kind, n in Problems(problems).counts().items())
-        raise ValueError(f"no utterance could be used ({kinds}); see {out / PROBLEMS}")
+        why = Problems(problems).why()
+        raise ValueError(f"no utterance could be used{why}; see {out / PROBLEMS}")
     about = {
+        "identity": identity,
         "features": asdict(extraction.features),
         "storage": asdict(extraction.storage),
         "utterances": len(rows["id"]),
         "seconds": sum(rows["seconds"]),
         "shards": [[shard_name(n), *of_shard] for n, of_shard in enumerate(made)],
     }
-    write_index(out, rows, dict(sorted(sums.items())), about)
+    write_index(out, rows, dict(sorted(sums.items())), about, {PROBLEMS: zlib.crc32(lines)})

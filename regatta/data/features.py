@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from regatta.data.checks import num_frames
+
 _CHUNK = 256  # frames at once: what an operation leaves is in the cache for the next
 _LEAST = torch.finfo(torch.float32).eps  # of an energy, before its logarithm
 
@@ -37,6 +39,12 @@ class Features:
         for name in ("rate", "window", "hop", "mels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"features: {name} must be 1 or more, not {getattr(self, name)}")
+        if self.hop > self.window:
+            raise ValueError(f"features: hop {self.hop} skips what lies between windows of "
+                             f"{self.window}: use a shorter hop or a longer window")  # fmt: skip
+        for name in ("low", "high", "preemphasis", "lifter"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"features: {name} must be a number")
         if not 0 <= self.mfcc <= self.mels:
             raise ValueError(f"features: mfcc must be 0 to {self.mels}, not {self.mfcc}")
         if not 0 <= self.low < self.top <= self.rate / 2:
@@ -69,7 +77,7 @@ class Features:
         return 1 << (self.window - 1).bit_length()
 
     def frames(self, samples: int) -> int:
-        return (samples + self.hop // 2) // self.hop
+        return num_frames(samples, self.hop)
 
 
 class Extractor:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -69,7 +69,11 @@ class Loader:
             kinds = ", ".join(self.problems.counts())
             raise ValueError(f"{index.folder}: no utterance can be used ({kinds})")
         numbers = np.array(sorted(self._texts), dtype=np.int64)
-        self.plan = Plan(loading.batching, numbers, index.seconds, index.shard_of, ranks)
+        batching = loading.batching  # a slower utterance is longer
+        room = batching.seconds * (1 - loading.augmentation.speed)
+        self.plan = Plan(
+            replace(batching, seconds=room), numbers, index.seconds, index.shard_of, ranks
+        )
         own = {} if loading.normalise == "none" else index.sums
         speakers = index.texts("speaker")
         self._normaliser = Normaliser(loading.normalise, sums or own, own, speakers)
@@ -84,7 +88,10 @@ class Loader:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """This rank's batches of an epoch, from number `start` on."""
-        planned = self.plan.batches(epoch, self._rank)[start:]
+        planned = self.plan.batches(epoch, self._rank)
+        if not 0 <= start <= len(planned):
+            raise ValueError(f"there is no batch {start} in an epoch of {len(planned)}")
+        planned = planned[start:]
         if not self.loading.readers:
             yield from (self.batch(numbers, epoch) for numbers in planned)
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from regatta.data.problems import BadUtterance, Problems
 
 SUFFIX = ".jsonl"
+_LONGEST = 1e7  # seconds of a recording: a hundred days
 
 
 class Label(NamedTuple):
@@ -41,6 +41,10 @@ class Utterance:
     phones: tuple[Label, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)  # how it was made; nobody's business
 
+    @property
+    def is_command(self) -> bool:
+        return self.audio.rstrip().endswith("|")
+
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {"id": self.id, "audio": self.audio, "text": self.text}
         for name in ("speaker", "language", "split", "start", "duration", "channel", "about"):
@@ -60,35 +64,62 @@ class Utterance:
         unknown = set(row) - set(cls.__slots__)
         if unknown:
             raise BadUtterance("broken line", f"unknown field {sorted(unknown)[0]}")
+        values = {name: value for name, value in row.items() if value is not None}
         for name in ("id", "audio"):
-            if not isinstance(row.get(name), str) or not row[name]:
-                raise BadUtterance("broken line", f"{name} is missing or not a text")
-        for name in ("text", "speaker", "language", "split"):
-            if not isinstance(row.get(name, ""), str):
-                raise BadUtterance("broken line", f"{name} is not a text")
-        values = dict(row)
-        for name in ("start", "duration"):
-            if values.get(name) is not None:
-                values[name] = seconds(values[name], name)
+            values.setdefault(name, "")
         for name in ("words", "phones"):
-            values[name] = tuple(_label(label, name) for label in row.get(name, ()))
-        return cls(**values)
+            given = values.get(name, [])
+            if not isinstance(given, list):
+                raise BadUtterance("broken line", f"{name} is not a list")
+            values[name] = tuple(label_of(label, name) for label in given)
+        return cls(**values).checked()
+
+    def checked(self) -> Utterance:
+        """Itself, if it makes sense. Raises BadUtterance if not."""
+        for name in ("id", "audio"):
+            if not getattr(self, name):
+                raise BadUtterance("broken line", f"{name} is missing")
+        for name in ("id", "audio", "text", "speaker", "language", "split"):
+            _check_text(getattr(self, name), name)
+        seconds(self.start, "start")
+        if self.duration is not None:
+            seconds(self.duration, "duration")
+        is_number = isinstance(self.channel, int) and not isinstance(self.channel, bool)
+        if self.channel is not None and (not is_number or self.channel < 0):
+            raise BadUtterance("broken line", f"channel is {self.channel!r}, not 0 or more")
+        for name in ("words", "phones"):
+            for label in getattr(self, name):
+                label_of(label, name)
+        return self
 
 
 def seconds(value: Any, name: str) -> float:
     """A time that makes sense, whatever form it came in."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise BadUtterance("broken line", f"{name} is {value!r}, not a number") from None
-    if not 0 <= number < math.inf:
-        raise BadUtterance("broken line", f"{name} is {number}, not 0 or more")
+    except (TypeError, ValueError, OverflowError):
+        raise BadUtterance("broken line", f"{name} is no number") from None
+    if not 0 <= number < _LONGEST:
+        raise BadUtterance("broken line", f"{name} is {number:g}, not a number of seconds")
     return number
 
 
-def _label(label: Any, name: str) -> Label:
+def _check_text(value: Any, name: str) -> None:
+    if not isinstance(value, str):
+        raise BadUtterance("broken line", f"{name} is {value!r:.50}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadUtterance("not UTF-8", name) from None
+    if "\0" in value:
+        raise BadUtterance("broken line", f"{name} has a zero byte")
+
+
+def label_of(label: Any, name: str) -> Label:
+    """Raises BadUtterance for what is none."""
     if not isinstance(label, list | tuple) or len(label) != 3 or not isinstance(label[2], str):
-        raise BadUtterance("broken line", f"{name} must be [start, end, name], not {label!r}")
+        raise BadUtterance("broken line", f"{name} must be [start, end, name], not {label!r:.50}")
+    _check_text(label[2], name)
     start, end = seconds(label[0], name), seconds(label[1], name)
     if end < start:
         raise BadUtterance("broken line", f"{name} end before they start: {label!r}")
@@ -115,15 +146,22 @@ class Corpus:
             found.setdefault(utterance.split, []).append(utterance)
         return found
 
-    def path(self, utterance: Utterance) -> Path:
-        """Where its audio is. Raises BadUtterance if that is not in the corpus."""
+    def source(self, utterance: Utterance) -> Path | str:
+        """Where its audio is, or the command that makes it. Raises BadUtterance if that may not be.
+
+        All who read audio ask here, so that nobody runs or reads what was not allowed.
+        """
+        if utterance.is_command:
+            if not self.allow_pipes:
+                raise BadUtterance("command refused", utterance.audio)
+            return utterance.audio
         return inside(self.root, utterance.audio, self.allow_outside)
 
 
 def inside(root: Path, name: str, allow_outside: bool = False) -> Path:
     """A path below `root`; links that the owner of the corpus made may lead anywhere."""
-    path = Path(os.path.normpath(root / name))
-    if not allow_outside and not path.is_relative_to(os.path.normpath(root)):
+    path = Path(os.path.abspath(root / name))
+    if not allow_outside and not path.is_relative_to(os.path.abspath(root)):
         raise BadUtterance("path outside the corpus", name)
     return path
 
@@ -153,7 +191,7 @@ def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
         where = f"{path.name}:{number}"
         try:
             yield where, json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problems.note("broken line", where, str(error))
 
 
@@ -168,18 +206,23 @@ def read(path: Path, problems: Problems) -> Iterator[Utterance]:
 
 def write(path: Path, utterances: Iterable[Utterance], root: Path) -> None:
     """A manifest at `path` of audio below `root`; all of it, or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    there = os.path.relpath(root, path.parent)
+    if path.suffix != SUFFIX:
+        raise ValueError(f"{path}: a manifest's name ends with {SUFFIX}")
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        for utterance in utterances:
-            row = utterance.to_json()
-            if there != "." and not utterance.audio.rstrip().endswith("|"):
-                row["audio"] = str(PurePosixPath(os.path.normpath(Path(there) / row["audio"])))
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    there = os.path.relpath(root, path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            for utterance in utterances:
+                row = utterance.to_json()
+                if there != "." and not utterance.is_command:
+                    row["audio"] = str(PurePosixPath(os.path.normpath(Path(there) / row["audio"])))
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 def unique(utterances: Iterable[Utterance], problems: Problems) -> Iterator[Utterance]:

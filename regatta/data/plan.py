@@ -62,12 +62,7 @@ class Plan:
         self.epoch = lru_cache(maxsize=2)(self._epoch)  # this one, and the next that is begun
         if ranks < 1:
             raise ValueError(f"there must be 1 or more ranks, not {ranks}")
-        if not len(self.epoch(0)[0]):
-            size = f"{batching.size} utterances" if not batching.seconds else "one utterance"
-            raise ValueError(
-                f"{len(self._usable)} utterances make no batch of {size} for each of {ranks} "
-                "ranks: use smaller batches or fewer ranks"
-            )
+        self.epoch(0)  # says at once what cannot be
 
     def batches(self, epoch: int, rank: int) -> list[Numbers]:
         """All of a rank's; every rank has equally many."""
@@ -77,14 +72,29 @@ class Plan:
         dealt = [self._of_rank(epoch, rank) for rank in range(self.ranks)]
         mine = [batches for batches, _ in dealt]
         spare = self._from_leftovers(np.concatenate([rest for _, rest in dealt]), epoch)
+        if self._may_differ:
+            _halve(spare, mine, until=self.ranks)
         quota = (sum(map(len, mine)) + len(spare)) // self.ranks
+        if not quota:
+            size = "one utterance" if self._may_differ else f"{self.batching.size} utterances"
+            raise ValueError(
+                f"{len(self._usable)} utterances make no batch of {size} for each of "
+                f"{self.ranks} ranks: use smaller batches or fewer ranks"
+            )
         for batches in mine:
             spare += batches[quota:]
             del batches[quota:]
+        spare = self._mixed_list(spare, epoch, self.ranks, 4)  # who waits is a matter of chance
         for batches in mine:
-            while len(batches) < quota:
-                batches.append(spare.pop(0))
+            missing = quota - len(batches)
+            batches += spare[:missing]
+            del spare[:missing]
         return mine
+
+    @property
+    def _may_differ(self) -> bool:
+        """Batches may be smaller than others: then nobody need wait for another epoch."""
+        return bool(self.batching.seconds) or not self.batching.shuffle
 
     def _of_rank(self, epoch: int, rank: int) -> tuple[list[Numbers], Numbers]:
         """Batches of the shards that a rank is dealt, and the utterances left over."""
@@ -113,16 +123,14 @@ class Plan:
         return batches, np.concatenate(rest)
 
     def _from_leftovers(self, rest: Numbers, epoch: int) -> list[Numbers]:
-        """Batches of neighbours in length; the very last utterances wait for another epoch."""
+        """Batches of neighbours in length. If all must be full, chance decides who waits."""
         batches, rest = self._cut(self._mixed(rest, epoch, self.ranks, 2))
-        if self.batching.shuffle:  # which ones wait is a matter of chance, not of length
-            size = min(self._sizes)
+        if not self._may_differ:
+            size = self.batching.size
             rest = self._mixed(rest, epoch, self.ranks, 3)[: len(rest) // size * size]
         rest = rest[np.argsort(self._seconds[rest], kind="stable")]
         while len(rest):  # the longest first: they decide how many fit
             size = int(self._sizes[self._bucket_of[rest[-1]]])
-            if len(rest) < size and (self.batching.shuffle or self.ranks > 1):
-                break
             batches.append(rest[-size:])
             rest = rest[:-size]
         return batches
@@ -134,6 +142,17 @@ class Plan:
 
     def _mixed_list(self, batches: list[Numbers], *seeds: int) -> list[Numbers]:
         return [batches[n] for n in self._mixed(np.arange(len(batches)), *seeds)]
+
+
+def _halve(spare: list[Numbers], others: list[list[Numbers]], until: int) -> None:
+    """Cut batches in two, the largest first, until all can be dealt evenly to so many ranks."""
+    while (sum(map(len, others)) + len(spare)) % until:
+        source = max([spare, *others], key=lambda batches: max(map(len, batches), default=0))
+        largest = max(range(len(source)), key=lambda n: len(source[n]), default=None)
+        if largest is None or len(source[largest]) < 2:
+            raise ValueError(f"the utterances cannot be dealt evenly to {until} ranks: use fewer")
+        batch = source.pop(largest)
+        spare += [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
 
 
 def _buckets(

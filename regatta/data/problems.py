@@ -10,6 +10,7 @@ from typing import Any
 # What can be wrong, and what a user can do about it.
 REMEDIES = {
     "missing file": "restore the file, or remove the line that names it",
+    "unreadable file": "check who may read it",
     "unreadable audio": "convert it to WAV or FLAC",
     "truncated audio": "copy the file again from its source",
     "empty audio": "remove it: there is nothing to hear",
@@ -23,7 +24,7 @@ REMEDIES = {
     "duplicate id": "rename one of them: only the first is used",
     "broken line": "mend the line",
     "not UTF-8": "convert the file to UTF-8",
-    "no transcript": "add one, or leave the audio out",
+    "no transcript": "put a .txt beside it, or read it from file names with --name",
     "empty transcript": "transcribe it, or leave it out",
     "unknown symbols": "spell them out, or name an alphabet that has them (--alphabet)",
     "too long": "cut it, or allow more with --max-seconds",
@@ -88,6 +89,11 @@ class Problems:
     def counts(self) -> dict[str, int]:
         """By kind, the most frequent first."""
         return dict(Counter(problem.kind for problem in self).most_common())
+
+    def why(self) -> str:
+        """For the end of a message: which kinds, how many of each."""
+        kinds = ", ".join(f"{number} x {kind}" for kind, number in self.counts().items())
+        return f" ({kinds})" if kinds else ""
 
     def examples(self, kind: str, number: int = 3) -> list[Problem]:
         return [problem for problem in self if problem.kind == kind][:number]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,8 @@ MARKER, INDEX, SUMS, PROBLEMS = "features.json", "index.arrow", "sums.arrow", "p
 FORMAT = 1
 UTTERANCES = 64  # a shard
 _LABELS = pa.list_(pa.struct([("start", pa.float32()), ("end", pa.float32()), ("name", pa.utf8())]))
+# Nobody writes to what a shard holds. (Filters are the process's: set once, by one thread.)
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 _ABOUT = b"regatta"  # the key of a shard's own notes
 
 
@@ -157,7 +160,7 @@ class Shard:
     @cached_property
     def _values(self) -> Tensor:
         flat: NDArray[Any] = self.batch.column("features").values.to_numpy(zero_copy_only=True)
-        return _unwritable(flat).view(-1, self.size)
+        return torch.from_numpy(flat).view(-1, self.size)
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
@@ -201,14 +204,9 @@ def read_shard_without_features(path: Path) -> Shard:
         return Shard(pa.ipc.open_file(file, options=options).get_batch(0), 0)
 
 
-def read_shard(path: Path, size: int, checksum: int | None = None) -> Shard:
+def read_shard(path: Path, size: int, checksum: int) -> Shard:
     """Raises BadShard if the file is not there, not whole, or not what it was."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadShard(f"{path}: {error.strerror}: {_REMEDY}") from None
-    if checksum is not None and zlib.crc32(content) != checksum:
-        raise BadShard(f"{path} has changed since it was written (checksum): {_REMEDY}")
+    content = _checked(path, checksum)
     try:
         batch = pa.ipc.open_file(pa.BufferReader(content)).get_batch(0)
         return Shard(batch, size)
@@ -216,16 +214,8 @@ def read_shard(path: Path, size: int, checksum: int | None = None) -> Shard:
         raise BadShard(f"{path} is no shard: {error}: {_REMEDY}") from None
 
 
-_REMEDY = "remove it and run `regatta data features` again, which makes what is missing"
-
-
-def _unwritable(flat: NDArray[Any]) -> Tensor:
-    """Without PyTorch's warning: nobody writes to what a shard holds."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.from_numpy(flat)
+_AGAIN = "run `regatta data features` again, which makes what is missing"
+_REMEDY = f"remove it and {_AGAIN}"
 
 
 @dataclass(frozen=True)
@@ -259,6 +249,12 @@ class Index:
     def row_of(self) -> NDArray[np.int64]:
         return self._column("row")
 
+    def verify(self) -> None:
+        """Read every file; raises BadShard for the first that is not what it was."""
+        for number in range(len(self.shards)):
+            self.shard(number)
+        assert self.sums is not None
+
     def texts(self, name: str) -> list[str]:
         """The ids, texts, speakers or languages of all utterances."""
         found: list[str] = self.table.column(name).to_pylist()
@@ -283,7 +279,11 @@ class Index:
 
 
 def write_index(
-    folder: Path, rows: Mapping[str, list[Any]], sums: Mapping[str, Sums], about: Mapping[str, Any]
+    folder: Path,
+    rows: Mapping[str, list[Any]],
+    sums: Mapping[str, Sums],
+    about: Mapping[str, Any],
+    checksums: Mapping[str, int],
 ) -> None:
     """The index and the sums, then the marker that says that all is finished."""
     types = {"shard": pa.int32(), "row": pa.int32(), "seconds": pa.float64(), "frames": pa.int32()}
@@ -296,9 +296,9 @@ def write_index(
             "squares": [s.squares.tolist() for s in sums.values()],
         }
     )
-    checksums = {INDEX: _write_table(folder / INDEX, index)}
-    checksums[SUMS] = _write_table(folder / SUMS, by_speaker)
-    marker = {"regatta_features": FORMAT, **about, "checksums": checksums}
+    written = {INDEX: _write_table(folder / INDEX, index)}
+    written[SUMS] = _write_table(folder / SUMS, by_speaker)
+    marker = {"regatta_features": FORMAT, **about, "checksums": {**checksums, **written}}
     write_whole(folder / MARKER, (json.dumps(marker, indent=1) + "\n").encode())
 
 
@@ -312,17 +312,22 @@ def _write_table(path: Path, table: pa.Table) -> int:
     return zlib.crc32(content)
 
 
-def _read_table(path: Path, checksum: int) -> pa.Table:
+def _checked(path: Path, checksum: int) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BadShard(f"{path}: {error.strerror}: {_REMEDY}") from None
+        raise BadShard(f"{path}: {error.strerror}: {_AGAIN}") from None
     if zlib.crc32(content) != checksum:
         raise BadShard(f"{path} has changed since it was written (checksum): {_REMEDY}")
-    return pa.ipc.open_file(pa.BufferReader(content)).read_all()
+    return content
 
 
-def open_index(folder: Path) -> Index:
+def _read_table(path: Path, checksum: int) -> pa.Table:
+    return pa.ipc.open_file(pa.BufferReader(_checked(path, checksum))).read_all()
+
+
+def open_index(folder: str | os.PathLike[str]) -> Index:
+    folder = Path(folder)
     path = folder / MARKER
     try:
         marker = json.loads(path.read_text())
@@ -337,23 +342,25 @@ def open_index(folder: Path) -> Index:
         raise BadShard(f"{path} cannot be read: {error}: {_REMEDY}") from None
     if not isinstance(marker, dict) or marker.get("regatta_features") != FORMAT:
         raise BadShard(f"{path} is of another version of Regatta: make the features again")
-    table = _read_table(folder / INDEX, marker["checksums"][INDEX])
-    shards = tuple((name, checksum) for name, checksum, _ in marker["shards"])
-    for name, _ in shards:
+    try:
+        index = _index_of(folder, marker)
+    except (AssertionError, AttributeError, LookupError, TypeError) as error:
+        raise BadShard(f"{path} is damaged ({error!r}): {_REMEDY}") from None
+    for name, _ in index.shards:
         if not (folder / name).is_file():
-            raise BadShard(f"{folder / name} is missing, though the index names it: {_REMEDY}")
+            raise BadShard(f"{folder / name} is missing, though the index names it: {_AGAIN}")
+    return index
+
+
+def _index_of(folder: Path, marker: Mapping[str, Any]) -> Index:
+    checksums = marker["checksums"]
+    problems = _checked(folder / PROBLEMS, checksums[PROBLEMS]).decode().splitlines()
     return Index(
         folder,
         Features(**marker["features"]),
         Storage(**marker["storage"]),
-        shards,
-        marker["checksums"],
-        table,
-        read_problems(folder / PROBLEMS),
+        tuple((name, checksum) for name, checksum, _ in marker["shards"]),
+        checksums,
+        _read_table(folder / INDEX, checksums[INDEX]),
+        Problems.from_json(map(json.loads, problems)),
     )
-
-
-def read_problems(path: Path) -> Problems:
-    if not path.is_file():
-        return Problems()
-    return Problems.from_json(map(json.loads, path.read_text(encoding="utf-8").splitlines()))

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from regatta.data import audio
-from regatta.data.checks import Checks
+from regatta.data.checks import Checks, num_frames
+from regatta.data.jobs import processes
 from regatta.data.manifest import Corpus, Utterance
 from regatta.data.problems import BadUtterance, Problem, Problems
 
 _TOGETHER = 64  # utterances that a process looks at
-_HOP_SECONDS = 0.01
+_HOP = 160
 _RATE = 16_000
+
+
+class Group(NamedTuple):
+    utterances: int
+    seconds: float
+
+
+def _plain(groups: dict[str, Group]) -> dict[str, dict[str, float]]:
+    return {name: group._asdict() for name, group in groups.items()}
 
 
 @dataclass
@@ -40,25 +49,26 @@ class Survey:
     def words(self) -> Counter[str]:
         return Counter(word for utterance in self.utterances for word in utterance.text.split())
 
-    def groups(self, name: str) -> dict[str, tuple[int, float]]:
-        """Utterances and seconds by split, language or speaker, most seconds first."""
-        found: dict[str, tuple[int, float]] = {}
+    def groups(self, name: str) -> dict[str, Group]:
+        """By split, language or speaker, most seconds first; "" are those without."""
+        found: dict[str, Group] = {}
         for utterance in self.utterances:
-            key = getattr(utterance, name) or "(none)"
+            key = getattr(utterance, name)
             count, seconds = found.get(key, (0, 0.0))
-            found[key] = count + 1, seconds + (utterance.duration or 0.0)
-        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+            found[key] = Group(count + 1, seconds + (utterance.duration or 0.0))
+        return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
 
     def to_json(self) -> dict[str, Any]:
         lengths = self.lengths()
         return {
             "utterances": len(self.utterances),
             "hours": self.seconds / 3600,
-            "splits": self.groups("split"),
-            "languages": self.groups("language"),
-            "speakers": self.groups("speaker"),
+            "splits": _plain(self.groups("split")),
+            "languages": _plain(self.groups("language")),
+            "speakers": _plain(self.groups("speaker")),
             "lengths": {name: quantile(lengths, at) for name, at in QUANTILES.items()},
-            "words": len(self.words()),
+            "words": self.words().total(),
+            "different_words": len(self.words()),
             "symbols": dict(sorted(self.symbols().items())),
             "with_words": sum(bool(u.words) for u in self.utterances),
             "with_phones": sum(bool(u.phones) for u in self.utterances),
@@ -98,12 +108,12 @@ def survey(
 
 def _looked(
     look: _Look, parts: list[list[Utterance]], jobs: int
-) -> Iterable[tuple[list[Utterance], list[Problem]]]:
+) -> Iterator[tuple[list[Utterance], list[Problem]]]:
     if jobs <= 1 or len(parts) <= 1:
-        return map(look, parts)
-    pool = ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"))
-    with pool:
-        return list(pool.map(look, parts))
+        yield from map(look, parts)
+        return
+    with processes(min(jobs, len(parts)), "reads audio") as pool:
+        yield from pool.map(look, parts)
 
 
 @dataclass(frozen=True)
@@ -117,25 +127,26 @@ class _Look:
         problems: list[Problem] = []
         for utterance in utterances:
             try:
-                seconds = self._seconds(utterance, problems)
-                self.checks.check(utterance.text, round(seconds / _HOP_SECONDS), seconds)
+                samples = self._samples(utterance, problems)
+                seconds = samples / _RATE
+                self.checks.check(utterance.text, num_frames(samples, _HOP), seconds)
                 good.append(replace(utterance, duration=seconds))
             except BadUtterance as error:
                 problems.append(error.of(utterance.id))
         return good, problems
 
-    def _seconds(self, utterance: Utterance, problems: list[Problem]) -> float:
-        is_command = utterance.audio.rstrip().endswith("|")
-        source = utterance.audio if is_command else self.corpus.path(utterance)
-        if is_command or self.thorough:
-            whole = audio.read(
-                source, _RATE, utterance.start, utterance.duration, utterance.channel
-            )
-            notes, heard = whole.notes, len(whole.samples) / _RATE
+    def _samples(self, utterance: Utterance, problems: list[Problem]) -> int:
+        """How many there are at the usual rate."""
+        source = self.corpus.source(utterance)
+        start, duration, channel = utterance.start, utterance.duration, utterance.channel
+        if self.thorough or not isinstance(source, Path):
+            whole = audio.read(source, _RATE, start, duration, channel)
+            notes, samples = list(whole.notes), len(whole.samples)
         else:
-            shape = audio.shape(self.corpus.path(utterance))
-            _, samples = audio.stretch(shape, utterance.start, utterance.duration)
-            heard = samples / shape.rate
-            notes = tuple(audio.other_duration(utterance.duration, heard))
+            shape = audio.shape(source)
+            _, found = audio.stretch(shape, start, duration)
+            notes = shape.notes(_RATE, channel)
+            notes += audio.other_duration(duration, found / shape.rate)
+            samples = round(found * _RATE / shape.rate)
         problems += [Problem(kind, utterance.id, told, used=True) for kind, told in notes]
-        return heard
+        return samples

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from regatta.data.manifest import Label, Utterance, lines, seconds
+from regatta.data.manifest import Label, Utterance, label_of, lines, seconds
 from regatta.data.problems import BadUtterance, Problems
 
 Tiers = dict[str, list[Label]]  # "words" and "phones"
 _SILENCE = ("", "sil", "sp", "spn", "<eps>", "SIL", "_")
 _PHONE_TIERS = ("phone", "phones", "phoneme", "phonemes", "mau")
 _TOKEN = re.compile(
-    r'"((?:[^"]|"")*)"|(?<![\w.])([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.])|<(\w+)>'
+    r'"((?:[^"]|"")*)"|(?<![\w.])([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|<(\w+)>'
 )
 
 
@@ -28,12 +29,25 @@ def attach(utterances: Sequence[Utterance], source: Path, problems: Problems) ->
         into = found.setdefault(name, {})
         for tier, labels in tiers.items():
             into.setdefault(tier, []).extend(labels)
-    by_stem = {Path(utterance.id).name: utterance.id for utterance in utterances}
-    found = {by_stem.get(name, name): tiers for name, tiers in found.items()}
-    known = {utterance.id for utterance in utterances}
-    for name in sorted(set(found) - known):
-        problems.note("alignment without utterance", name, used=True)
+    found = _by_utterance(found, utterances, problems)
     return [_aligned(utterance, found.get(utterance.id, {}), problems) for utterance in utterances]
+
+
+def _by_utterance(
+    found: dict[str, Tiers], utterances: Sequence[Utterance], problems: Problems
+) -> dict[str, Tiers]:
+    """By id; a bare file name will do where only one utterance has it."""
+    known = {utterance.id for utterance in utterances}
+    named = Counter(Path(name).name for name in known)
+    alone = {Path(name).name: name for name in known if named[Path(name).name] == 1}
+    matched: dict[str, Tiers] = {}
+    for name in sorted(found, key=lambda name: name not in known):  # exact ones first
+        own = name if name in known else alone.get(Path(name).name)
+        if own is None or own in matched:
+            problems.note("alignment without utterance", name, used=True)
+        else:
+            matched[own] = found[name]
+    return matched
 
 
 def _read(source: Path, problems: Problems) -> Iterator[tuple[str, Tiers]]:
@@ -44,9 +58,10 @@ def _read(source: Path, problems: Problems) -> Iterator[tuple[str, Tiers]]:
         raise ValueError(f"there is no .ctm or .TextGrid in {source}")
     for file in files:
         if file.suffix.lower() == ".textgrid":
+            inner = file.relative_to(source) if source.is_dir() else Path(file.name)
             try:
-                yield file.stem, textgrid(_decoded(file))
-            except (ValueError, BadUtterance) as error:
+                yield inner.with_suffix("").as_posix(), textgrid(_decoded(file))
+            except (ValueError, OSError, BadUtterance) as error:
                 problems.note("broken alignment", file.name, str(error), used=True)
         else:
             yield from ctm(file, problems)
@@ -61,7 +76,7 @@ def ctm(path: Path, problems: Problems) -> Iterator[tuple[str, Tiers]]:
         fields = line.split()
         try:
             start, length = seconds(fields[2], "start"), seconds(fields[3], "duration")
-            yield fields[0], {tier: [Label(start, start + length, fields[4])]}
+            yield fields[0], {tier: [label_of((start, start + length, fields[4]), tier)]}
         except (IndexError, BadUtterance):
             where = f"{path.name}:{number}"
             problems.note("broken line", where, "not RECORDING CHANNEL START DURATION LABEL")
@@ -93,13 +108,21 @@ def _tiers(tokens: list[str | float]) -> Tiers:
             count = int(float(tokens[at + 4]))
             at += 5
             width = 3 if kind == "IntervalTier" else 2
+            if not 0 <= count * width <= len(tokens) - at:
+                raise IndexError
             rows = [tokens[at + width * n : at + width * (n + 1)] for n in range(count)]
             at += width * count
             if kind == "IntervalTier":
-                tier = "phones" if str(name).lower() in _PHONE_TIERS else "words"
-                labels = [Label(float(a), float(b), str(label).strip()) for a, b, label in rows]
+                last = str(name).lower().split(" - ")[-1].strip()  # anna - phones
+                tier = "phones" if last in _PHONE_TIERS else "words"
+                labels = [
+                    label_of((max(0.0, float(a)), float(b), str(label).strip()), tier)
+                    for a, b, label in rows
+                ]
                 found.setdefault(tier, []).extend(x for x in labels if x.name not in _SILENCE)
-    except (IndexError, TypeError, ValueError):
+        if at != len(tokens):
+            raise IndexError
+    except (IndexError, OverflowError, TypeError, ValueError):
         raise ValueError("the TextGrid is cut short or misshapen") from None
     return found
 

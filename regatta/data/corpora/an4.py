@@ -51,10 +51,16 @@ def _is(path: Path, name: str, suffix: str) -> bool:
 
 def _texts(path: Path, problems: Problems) -> dict[str, str]:
     found: dict[str, str] = {}
+    if not path.is_file():
+        problems.note("missing file", path.name, "no transcripts beside the .fileids")
+        return found
     for number, line in lines(path, problems):
         match = _LINE.match(line)
         if match is None:
             problems.note("broken line", f"{path.name}:{number}", "no TEXT (ID)")
+            continue
+        if match[2] in found:
+            problems.note("duplicate id", f"{path.name}:{number}", match[2])
             continue
         found[match[2]] = match[1]
     return found

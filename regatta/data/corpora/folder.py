@@ -76,4 +76,6 @@ def _text_beside(file: Path, inner: Path, problems: Problems) -> str | None:
         return " ".join(beside.read_text(encoding="utf-8-sig").split())
     except UnicodeDecodeError as error:
         problems.note("not UTF-8", inner.with_suffix(".txt").as_posix(), error.reason)
-        return None
+    except OSError as error:
+        problems.note("unreadable file", inner.with_suffix(".txt").as_posix(), error.strerror or "")
+    return None

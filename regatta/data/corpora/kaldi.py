@@ -11,6 +11,7 @@ from regatta.data.manifest import Utterance, lines, seconds
 from regatta.data.problems import BadUtterance, Problems
 
 root = folder_of
+_CHANNELS = {"A": 0, "B": 1, "1": 0, "2": 1}  # as Kaldi names them
 
 
 def matches(path: Path) -> bool:
@@ -41,16 +42,18 @@ def read(path: Path, problems: Problems, reading: Reading) -> Iterator[Utterance
 
 def _heard(path: Path, waves: dict[str, str], problems: Problems) -> Iterator[Utterance]:
     """Recordings, or the segments of them."""
+    channels = _channels(path / "reco2file_and_channel", problems)
     if not (path / "segments").is_file():
         for name, source in waves.items():
-            yield Utterance(name, relative(source, path))
+            yield Utterance(name, relative(source, path), channel=channels.get(name))
         return
-    channels = _channels(path / "reco2file_and_channel", problems)
     for number, line in lines(path / "segments", problems):
         where = f"segments:{number}"
         try:
-            name, recording, start, end = line.split()[:4]
-            begin, stop = seconds(start, "start"), float(end)
+            name, recording, start, end, *more = line.split()
+            begin = seconds(start, "start")
+            stop = -1.0 if float(end) == -1 else seconds(end, "end")
+            own = _CHANNELS.get(more[0]) if more else None
         except ValueError:
             problems.note("broken line", where, "not UTTERANCE RECORDING START END")
             continue
@@ -65,15 +68,13 @@ def _heard(path: Path, waves: dict[str, str], problems: Problems) -> Iterator[Ut
             continue
         duration = None if stop == -1 else stop - begin  # Kaldi's word for: to the end
         source = relative(waves[recording], path)
-        channel = channels.get(recording)
+        channel = channels.get(recording) if own is None else own
         yield Utterance(name, source, start=begin, duration=duration, channel=channel)
 
 
 def _channels(path: Path, problems: Problems) -> dict[str, int]:
-    """Kaldi names channels A and B, or 1 and 2."""
-    names = {"A": 0, "B": 1, "1": 0, "2": 1}
-    table = _table(path, problems)
-    return {k: names[v.split()[-1]] for k, v in table.items() if v.split()[-1] in names}
+    table = {name: value.split()[-1] for name, value in _table(path, problems).items()}
+    return {name: _CHANNELS[side] for name, side in table.items() if side in _CHANNELS}
 
 
 def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> dict[str, str]:

@@ -6,13 +6,13 @@ file named alike (`libri_supervisions.jsonl.gz` and `libri_recordings.jsonl.gz`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regatta.data.corpora import Reading, folder_of, relative
+from regatta.data.corpora import Reading, each, folder_of, relative
 from regatta.data.corpora.regatta import files, first_row
-from regatta.data.manifest import Label, Utterance, json_lines, seconds
+from regatta.data.manifest import Label, Utterance, json_lines, label_of, seconds
 from regatta.data.problems import BadUtterance, Problems
 
 root = folder_of
@@ -31,18 +31,15 @@ def _is_supervision(row: Any) -> bool:
 def read(path: Path, problems: Problems, reading: Reading) -> Iterator[Utterance]:
     folder = root(path)
     recordings = _recordings(path, problems) if _is_supervision(first_row(path)) else None
-    for where, row in json_lines(files(path), problems):
-        try:
-            if recordings is None:
-                yield from _of_cut(row, folder)
-            elif row.get("recording_id") not in recordings:
-                raise BadUtterance("missing file", f"recording {row.get('recording_id')}")
-            else:
-                yield _utterance(row, recordings[row["recording_id"]], 0.0, folder)
-        except BadUtterance as error:
-            problems.add([error.of(where)])
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            problems.note("broken line", where, f"no cut of lhotse's: {error!r}")
+
+    def utterances(row: Any) -> Iterable[Utterance]:
+        if recordings is None:
+            return _of_cut(row, folder)
+        if row["recording_id"] not in recordings:
+            raise BadUtterance("missing file", f"recording {row['recording_id']}")
+        return [_utterance(row, recordings[row["recording_id"]], 0.0, folder)]
+
+    yield from each(json_lines(files(path), problems), utterances, problems)
 
 
 def _recordings(path: Path, problems: Problems) -> dict[str, Mapping[str, Any]]:
@@ -67,24 +64,26 @@ def _of_cut(row: Mapping[str, Any], folder: Path) -> Iterator[Utterance]:
 def _utterance(
     supervision: Mapping[str, Any], recording: Mapping[str, Any], offset: float, folder: Path
 ) -> Utterance:
+    channel = supervision.get("channel", 0)
     sources = [s for s in recording["sources"] if s["type"] in ("file", "command")]
     if not sources:
-        raise BadUtterance(
-            "unreadable audio", f"a source of type {recording['sources'][0]['type']}"
-        )
-    source = sources[0]["source"]
-    is_command = sources[0]["type"] == "command"
-    several = len(recording.get("channel_ids") or [0]) > 1
-    channel = supervision.get("channel", 0) if several else None
+        raise BadUtterance("unreadable audio", f"it is a {recording['sources'][0]['type']}")
+    several = len(recording.get("channel_ids") or [0]) > 1 and isinstance(channel, int)
+    mine = [s for s in sources if not several or channel in s["channels"]]
+    if not mine:
+        raise BadUtterance("no such channel", f"{channel}")
+    source = mine[0]["source"]
+    is_command = mine[0]["type"] == "command"
+    before = min(0.0, supervision["start"])  # it began before the cut
     return Utterance(
         id=str(supervision["id"]),
         audio=source + " |" if is_command else relative(source, folder),
         text=supervision.get("text") or "",
         speaker=str(supervision.get("speaker") or ""),
         language=str(supervision.get("language") or ""),
-        start=offset + seconds(max(0.0, supervision["start"]), "start"),
-        duration=seconds(supervision["duration"], "duration"),
-        channel=channel if isinstance(channel, int) else None,
+        start=offset + seconds(supervision["start"] - before, "start"),
+        duration=seconds(supervision["duration"] + before, "duration"),
+        channel=mine[0]["channels"].index(channel) if several else None,
         words=_labels(supervision, "word"),
         phones=_labels(supervision, "phone"),
     )
@@ -95,6 +94,6 @@ def _labels(supervision: Mapping[str, Any], kind: str) -> tuple[Label, ...]:
     before = max(0.0, supervision["start"])
     items = (supervision.get("alignment") or {}).get(kind) or ()
     return tuple(
-        Label(max(0.0, start - before), max(0.0, start - before) + length, str(symbol))
+        label_of((max(0.0, start - before), start - before + length, str(symbol)), kind)
         for symbol, start, length, *_ in items
     )

@@ -15,7 +15,7 @@ _TRANSCRIPTS = "*.trans.txt"
 
 def matches(path: Path) -> bool:
     return path.is_dir() and any(
-        next(path.glob("*/" * depth + _TRANSCRIPTS), None) for depth in range(4)
+        next(path.glob("*/" * depth + _TRANSCRIPTS), None) for depth in range(5)
     )
 
 
@@ -27,7 +27,7 @@ def read(path: Path, problems: Problems, reading: Reading) -> Iterator[Utterance
         for number, line in lines(transcripts, problems):
             name, _, text = line.partition(" ")
             parts = name.split("-")
-            if len(parts) != 3:
+            if len(parts) != 3 or "/" in name:
                 detail = "not SPEAKER-CHAPTER-NUMBER and a text"
                 problems.note("broken line", f"{transcripts.name}:{number}", detail)
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regatta.data.corpora import Reading, folder_of, relative
+from regatta.data.corpora import Reading, each, folder_of, relative
 from regatta.data.corpora.regatta import files, first_row
 from regatta.data.manifest import Utterance, json_lines, seconds
 from regatta.data.problems import BadUtterance, Problems
@@ -20,27 +20,21 @@ def matches(path: Path) -> bool:
 
 
 def read(path: Path, problems: Problems, reading: Reading) -> Iterator[Utterance]:
-    for where, row in json_lines(files(path), problems):
-        try:
-            yield _utterance(row, root(path))
-        except BadUtterance as error:
-            problems.add([error.of(where)])
+    rows = json_lines(files(path), problems)
+    yield from each(rows, lambda row: [_utterance(row, root(path))], problems)
 
 
 def _utterance(row: Any, folder: Path) -> Utterance:
     if not isinstance(row, Mapping) or not isinstance(row.get("audio_filepath"), str):
         raise BadUtterance("broken line", "audio_filepath is missing or not a text")
-    text = row.get("text", "")
-    if not isinstance(text, str):
-        raise BadUtterance("broken line", f"text is {text!r}, not a text")
     audio = relative(row["audio_filepath"], folder)
     start = seconds(row.get("offset") or 0.0, "offset")
     duration = None if row.get("duration") is None else seconds(row["duration"], "duration")
-    part = f"-{start:g}" if row.get("offset") is not None else ""
+    part = f"-{start!r}" if row.get("offset") is not None else ""
     return Utterance(
         id=str(row.get("id") or row.get("utt_id") or Path(audio).with_suffix("").as_posix() + part),
         audio=audio,
-        text=text,
+        text=row.get("text") or "",
         speaker=str(row.get("speaker") or ""),
         language=str(row.get("lang") or row.get("language") or ""),
         split=str(row.get("split") or ""),

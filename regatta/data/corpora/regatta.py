@@ -17,7 +17,7 @@ NAME = "manifest" + SUFFIX
 
 def first_row(path: Path) -> Any:
     """The first object of a file of JSON lines, or of a folder's manifest."""
-    path = path / NAME if path.is_dir() else path
+    path = files(path)
     if not path.is_file() or not path.name.endswith((SUFFIX, SUFFIX + ".gz", ".json")):
         return None
     try:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from regatta.data import audio, manifest
+from regatta.data.jobs import processes
 from regatta.data.manifest import Label, Utterance
 from regatta.data.problems import Problems
 from regatta.data.seeds import mixed_seed
@@ -30,6 +30,7 @@ from regatta.data.synth.speakers import SPLITS, Speaker, speakers
 from regatta.data.synth.texts import LANGUAGES, STYLES, script, split_of
 
 MANIFEST, OPTIONS, LEDGER = "manifest.jsonl", "synth.json", "manifest.jsonl.partial"
+_MOST_DRAWS = 100_000  # of texts, till one is of the wanted split
 _TOGETHER = 16  # utterances that a process makes at a time
 _SILENCE = (0.05, 0.3)  # seconds before and after the speech
 
@@ -54,12 +55,15 @@ class Synth:
             if not given or not set(given) <= set(known) or len(set(given)) < len(given):
                 raise ValueError(f"synth: {name} must be some of {', '.join(known)}, not "
                                  f"{', '.join(given) or 'none'}")  # fmt: skip
-        good = all(0 <= share < 1 for share in self.shares) and abs(sum(self.shares) - 1) < 1e-9
+        good = all(0 <= share <= 1 for share in self.shares) and abs(sum(self.shares) - 1) < 1e-9
         if not good or self.shares[0] == 0:
-            raise ValueError(f"synth: the shares of train, dev and test must sum to 1, "
-                             f"not {self.shares}")  # fmt: skip
+            raise ValueError(f"synth: the shares of train, dev and test must sum to 1, and "
+                             f"train needs some: not {self.shares}")  # fmt: skip
         if self.rate < 8000:
             raise ValueError(f"synth: rate must be 8000 Hz or more, not {self.rate}")
+
+
+_Made = tuple[Utterance, int]  # and the checksum of its file
 
 
 class _Place(NamedTuple):
@@ -77,65 +81,74 @@ def make(
 ) -> list[Utterance]:
     """Make it, or what is missing of it; `progress` is told of every utterance's seconds."""
     known = _begin(synth, out)
+    if (out / MANIFEST).is_file():
+        return list(manifest.read(out / MANIFEST, Problems()))  # it is finished
     total = synth.hours * 3600
     utterances: list[Utterance] = []
     with (out / LEDGER).open("w", encoding="utf-8") as ledger, _makers(synth, out, jobs) as made:
         for split, share in zip(SPLITS, synth.shares, strict=True):
             seconds = 0.0
-            coming = made(split, known.get(split, ()))
+            coming = made(split, known[split])
             while seconds < share * total:
-                utterance = next(coming)
+                utterance, checksum = next(coming)
                 seconds += utterance.duration or 0.0
                 utterances.append(utterance)
-                ledger.write(json.dumps(utterance.to_json(), ensure_ascii=False) + "\n")
+                ledger.write(json.dumps([utterance.to_json(), checksum]) + "\n")
                 ledger.flush()
                 progress(utterance.duration or 0.0, total)
             coming.close()
     _remove_surplus(out, utterances)
-    (out / LEDGER).replace(out / MANIFEST)
+    manifest.write(out / MANIFEST, utterances, out)
+    (out / LEDGER).unlink(missing_ok=True)
     return utterances
 
 
-def _begin(synth: Synth, out: Path) -> dict[str, list[Utterance]]:
-    """What an earlier start with the same options has made, by split and in order."""
+def _begin(synth: Synth, out: Path) -> dict[str, list[_Made]]:
+    """What an earlier start with the same options has made, by split."""
     espeak.version()  # says what to install
     options = json.dumps(asdict(synth) | {"espeak": espeak.version()}, indent=1) + "\n"
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: name a folder for speech")
     written = out / OPTIONS
     if written.is_file() and written.read_text() != options:
         raise ValueError(f"{out} holds speech made with other options: name another folder")
     if out.exists() and not written.is_file() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: name a folder of its own")
+    known = _known(out)
     try:
         for split in SPLITS:
             (out / "audio" / split).mkdir(parents=True, exist_ok=True)
         written.write_text(options)
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}") from None
-    known: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
-    for name in (MANIFEST, LEDGER):
-        if (out / name).is_file():
-            for utterance in manifest.read(out / name, Problems()):  # the last may be cut short
-                if (out / utterance.audio).is_file():
-                    known[utterance.split].append(utterance)
-            break
+    return known
+
+
+def _known(out: Path) -> dict[str, list[_Made]]:
+    """Every split's first utterances, as far as their files are what they were."""
+    known: dict[str, list[_Made]] = {split: [] for split in SPLITS}
+    if not (out / LEDGER).is_file():
+        return known
+    broken: set[str] = set()
+    for _, (row, checksum) in manifest.json_lines(out / LEDGER, Problems()):
+        utterance = Utterance.from_json(row)
+        path = out / utterance.audio
+        whole = path.is_file() and zlib.crc32(path.read_bytes()) == checksum
+        if not whole or utterance.split in broken:
+            broken.add(utterance.split)
+        else:
+            known[utterance.split].append((utterance, checksum))
     return known
 
 
 @contextmanager
-def _makers(
-    synth: Synth, out: Path, jobs: int
-) -> Iterator[Callable[[str, Sequence[Utterance]], Any]]:
+def _makers(synth: Synth, out: Path, jobs: int) -> Iterator[Callable[[str, Sequence[_Made]], Any]]:
     """Processes that have never spoken; each forks a child for every utterance."""
     before = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # what forks had better have one thread
     try:
-        with ProcessPoolExecutor(max(1, jobs), get_context("spawn")) as pool:
+        with processes(jobs, "makes speech") as pool:
             yield lambda split, known: _in_order(pool, synth, out, split, known, 2 * max(1, jobs))
-            pool.shutdown(cancel_futures=True)
-    except BrokenProcessPool:
-        raise ValueError(
-            "a process that makes speech has died: run the same command again, it goes on there"
-        ) from None
     finally:
         os.environ.pop("OPENBLAS_NUM_THREADS")
         if before is not None:
@@ -147,12 +160,12 @@ def _in_order(
     synth: Synth,
     out: Path,
     split: str,
-    known: Sequence[Utterance],
+    known: Sequence[_Made],
     ahead: int,
-) -> Iterator[Utterance]:
+) -> Iterator[_Made]:
     """Utterances without end, one after another; more are made ahead than are asked for."""
     yield from known
-    waiting: list[Future[list[Utterance]]] = []
+    waiting: list[Future[list[_Made]]] = []
     next_number = len(known)
     while True:
         while len(waiting) < ahead:
@@ -173,11 +186,12 @@ def _remove_surplus(out: Path, utterances: Sequence[Utterance]) -> None:
 # -- one utterance --------------------------------------------------------------------------
 
 
-def _made(synth: Synth, out: Path, places: Sequence[_Place]) -> list[Utterance]:
+def _made(synth: Synth, out: Path, places: Sequence[_Place]) -> list[_Made]:
     return [_make(synth, out, place) for place in places]
 
 
-def _make(synth: Synth, out: Path, place: _Place) -> Utterance:
+def _make(synth: Synth, out: Path, place: _Place) -> _Made:
+    """An utterance, and the checksum of its file."""
     split = SPLITS.index(place.split)
     random = np.random.default_rng(mixed_seed(synth.seed, 2, split, place.number))
     language = synth.languages[place.number % len(synth.languages)]
@@ -191,9 +205,9 @@ def _make(synth: Synth, out: Path, place: _Place) -> Utterance:
     before, after = (int(random.uniform(*_SILENCE) * synth.rate) for _ in range(2))
     heard, about = synth.room.record(np.pad(dry, (before, after)), synth.rate, random)
     name = f"audio/{place.split}/{language}-{place.number:06d}.flac"
-    audio.write_flac(out / name, heard, synth.rate)
+    checksum = _write(out / name, audio.flac(heard, synth.rate))
     words, phones = times(text, spoken, before / synth.rate)
-    return Utterance(
+    made = Utterance(
         id=f"{place.split}-{language}-{place.number:06d}",
         audio=name,
         text=text,
@@ -205,6 +219,21 @@ def _make(synth: Synth, out: Path, place: _Place) -> Utterance:
         phones=phones,
         about={"speed": speed, "pitch": pitch, **about},
     )
+    return made, checksum
+
+
+def _write(path: Path, content: bytes) -> int:
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ValueError(
+            f"cannot write {path}: {error.strerror}: make room and run the same command again; it "
+            "goes on from here"
+        ) from None
+    return zlib.crc32(content)
 
 
 def _speaker(synth: Synth, language: str, split: str, random: np.random.Generator) -> Speaker:
@@ -215,7 +244,7 @@ def _speaker(synth: Synth, language: str, split: str, random: np.random.Generato
 def _text(synth: Synth, language: str, split: str, random: np.random.Generator) -> str:
     """A sentence of this split's own; single digits are everybody's, there are too few of them."""
     dev, test = synth.shares[1], synth.shares[2]
-    while True:
+    for _ in range(_MOST_DRAWS):
         text = script(language).draw(str(random.choice(synth.styles)), random)
         if " " not in text:
             return text
@@ -223,6 +252,7 @@ def _text(synth: Synth, language: str, split: str, random: np.random.Generator) 
         of = "dev" if place < dev else "test" if place < dev + test else "train"
         if of == split:
             return text
+    raise ValueError(f"synth: there are too few texts for a share of {split} as small as this")
 
 
 def times(

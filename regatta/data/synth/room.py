@@ -29,7 +29,7 @@ class Room:
             raise ValueError("room: clean must be from 0 to 1")
         for name in ("snr", "rt60", "level"):
             low, high = getattr(self, name)
-            if low > high:
+            if not -1e3 < low <= high < 1e3:
                 raise ValueError(f"room: {name} must be LOW,HIGH, not {low},{high}")
         if self.rt60[0] <= 0:
             raise ValueError("room: rt60 must be above 0 seconds")

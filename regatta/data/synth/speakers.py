@@ -39,9 +39,11 @@ class Speaker:
 def speakers(language: str, split: str, shares: tuple[float, ...], seed: int) -> list[Speaker]:
     """All of a language's in a split; a manner of speaking is of one split in all languages."""
     order = np.random.default_rng(mixed_seed(seed, 0)).permutation(len(VARIANTS))
-    ends = [max(2, round(share * len(VARIANTS))) for share in shares[1:]]  # of dev and test
+    ends = [max(2, round(share * len(VARIANTS))) if share else 0 for share in shares[1:]]
     at = {"dev": (0, ends[0]), "test": (ends[0], ends[0] + ends[1])}
     first, last = at.get(split, (sum(ends), len(VARIANTS)))
+    if first >= last:
+        raise ValueError(f"synth: the shares leave no voice for {split}: {shares}")
     found = []
     for variant in sorted(int(n) for n in order[first:last]):
         for number, accent in enumerate(script(language).accents):
