@@ -507,7 +507,6 @@ def test_a_full_disk_loses_nothing_that_was_done(tmp_path, monkeypatch):
     assert (tmp_path / "f" / "shard-00000.arrow").stat().st_mtime_ns == stamp
 
 
-@pytest.mark.real
 def test_a_disk_that_is_really_full(tmp_path):
     """/dev/full refuses every byte, as a full disk does."""
     if not Path("/dev/full").exists():

@@ -10,8 +10,6 @@ import pytest
 from real import REGATTA
 from speaking import corpus_of, folder_of_texts, manifest, record
 
-pytestmark = pytest.mark.real
-
 
 def regatta(*words: object, code: int = 0) -> str:
     done = subprocess.run(
@@ -34,12 +32,17 @@ def test_from_nothing_to_features(tmp_path):
     made = json.loads(regatta("features", speech, "--split", "train", "--out", features, "--json"))
     assert made["utterances"] == looked["splits"]["train"]["utterances"]
     assert "80 log-mels and 13 cepstra" in regatta("inspect", features)
-    told = regatta("features", speech, "--split", "dev", "--out", features, code=2)
-    assert "made with other options: name another folder, or let them go with --force" in told
-    regatta("features", speech, "--split", "dev", "--out", features, "--force")
     assert "no split valid: there are dev, test, train" in regatta(
         "inspect", speech, "--split", "valid", code=2
     )
+
+
+def test_features_are_neither_replaced_nor_trusted_blindly(tmp_path):
+    speech, features = corpus_of(tmp_path / "c", 8), tmp_path / "features"
+    regatta("features", speech, "--out", features)
+    told = regatta("features", speech, "--out", features, "--set", "mels=40", code=2)
+    assert "made with other options: name another folder, or let them go with --force" in told
+    regatta("features", speech, "--out", features, "--set", "mels=40", "--force")
     shard = features / "shard-00000.arrow"
     shard.write_bytes(shard.read_bytes()[:-9])
     assert "has changed since it was written" in regatta("validate", features, code=2)

@@ -198,28 +198,24 @@ for batch in loader.batches(1, start):
 """
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_process_that_was_killed_goes_on_where_it_was(index, ranks):
     random = np.random.default_rng(ranks)
-    command = [sys.executable, "-c", CHILD, str(index.folder)]
-    for rank in range(ranks):
-        place = [str(rank), str(ranks)]
-        whole = subprocess.check_output([*command, *place, "0"], text=True).split()
-        stop = int(random.integers(1, len(whole)))
-        child = subprocess.Popen(
-            [*command, *place, "0", "wait"], text=True, stdin=-1, stdout=-1, bufsize=1
-        )
-        assert child.stdin is not None
-        assert child.stdout is not None
-        before = []
-        for _ in range(stop):
-            before.append(child.stdout.readline().strip())
-            child.stdin.write("\n")
-        os.kill(child.pid, signal.SIGKILL)
-        child.communicate()
-        after = subprocess.check_output([*command, *place, str(stop)], text=True).split()
-        assert before + after == whole
+    rank = int(random.integers(ranks))
+    command = [sys.executable, "-c", CHILD, str(index.folder), str(rank), str(ranks)]
+    whole = subprocess.check_output([*command, "0"], text=True).split()
+    stop = int(random.integers(1, len(whole)))
+    child = subprocess.Popen([*command, "0", "wait"], text=True, stdin=-1, stdout=-1, bufsize=1)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    before = []
+    for _ in range(stop):
+        before.append(child.stdout.readline().strip())
+        child.stdin.write("\n")
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    after = subprocess.check_output([*command, str(stop)], text=True).split()
+    assert before + after == whole
 
 
 def test_readers_change_nothing(index):
@@ -333,7 +329,6 @@ def digests(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.real
 def test_shards_are_the_same_whoever_writes_them(tmp_path):
     corpus = read(corpus_of(tmp_path / "c", 20))
     for jobs in (1, 2):
@@ -341,7 +336,6 @@ def test_shards_are_the_same_whoever_writes_them(tmp_path):
     assert digests(tmp_path / "f1") == digests(tmp_path / "f2")
 
 
-@pytest.mark.real
 def test_extraction_goes_on_where_it_was_killed(tmp_path):
     corpus_of(tmp_path / "c", 30)
     out = tmp_path / "f"

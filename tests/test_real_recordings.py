@@ -28,10 +28,7 @@ SETS = [
     ("mini-an4/an4", Reading(), 7, 5, {"no transcript": 1}),
 ]
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not REAL.is_dir(), reason=f"there are no recordings in {REAL}"),
-]
+pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason=f"there are no recordings in {REAL}")
 
 
 @pytest.mark.parametrize(("name", "reading", "number", "speakers", "expected"), SETS)

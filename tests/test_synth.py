@@ -43,14 +43,12 @@ def made(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_the_same_bytes_whatever_the_number_of_jobs(made, tmp_path, jobs):
     make(Synth(hours=HOURS, languages=LANGUAGES), tmp_path / "again", jobs)
     assert contents(tmp_path / "again") == contents(made)
 
 
-@pytest.mark.real
 def test_another_seed_makes_other_speech(made, tmp_path):
     make(Synth(hours=HOURS, languages=LANGUAGES, seed=1), tmp_path / "other", jobs=2)
     other, first = contents(tmp_path / "other"), contents(made)
@@ -59,7 +57,6 @@ def test_another_seed_makes_other_speech(made, tmp_path):
     )
 
 
-@pytest.mark.real
 def test_a_corpus_that_was_interrupted_is_finished(made, tmp_path):
     out = tmp_path / "cut"
     code = (
@@ -82,7 +79,6 @@ def test_a_corpus_that_was_interrupted_is_finished(made, tmp_path):
     assert contents(out) == contents(made)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("damage", ["gone", "emptied"])
 def test_what_is_missing_of_an_interrupted_corpus_is_made(made, tmp_path, damage):
     """As if the ledger were complete, but a file is not there."""
@@ -98,7 +94,6 @@ def test_what_is_missing_of_an_interrupted_corpus_is_made(made, tmp_path, damage
     assert contents(out) == contents(made)
 
 
-@pytest.mark.real
 def test_a_full_disk_is_told(tmp_path):
     code = (
         "import resource, sys\nfrom pathlib import Path\n"
@@ -116,7 +111,6 @@ def test_a_full_disk_is_told(tmp_path):
     assert not (tmp_path / "out" / "manifest.jsonl").exists()
 
 
-@pytest.mark.real
 def test_a_folder_of_other_speech_is_left_alone(made, tmp_path):
     with pytest.raises(ValueError, match="other options"):
         make(Synth(hours=1), made)
@@ -125,7 +119,6 @@ def test_a_folder_of_other_speech_is_left_alone(made, tmp_path):
         make(Synth(), tmp_path)
 
 
-@pytest.mark.real
 def test_all_of_it_can_be_used(made):
     from regatta.data.checks import Checks
     from regatta.data.survey import survey
@@ -139,7 +132,6 @@ def test_all_of_it_can_be_used(made):
         assert soundfile.info(path).samplerate == RATE
 
 
-@pytest.mark.real
 def test_no_two_splits_share_a_voice_or_a_sentence(made):
     parts = read(made).splits()
     assert set(parts) == set(SPLITS)
@@ -164,7 +156,6 @@ def test_the_synthesiser_has_all_voices():
     assert set(VARIANTS) <= {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_accent_speaks(language):
     for accent in script(language).accents:
@@ -172,13 +163,11 @@ def test_every_accent_speaks(language):
         assert len(spoken.samples) > 2000
 
 
-@pytest.mark.real
 def test_a_voice_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"no voice xx\+nobody"):
         espeak.speak("hello", espeak.Voice("xx", "nobody"), 160, 50, 1)
 
 
-@pytest.mark.real
 def test_what_was_spoken_before_changes_nothing():
     def said() -> bytes:
         return espeak.speak("seven", espeak.Voice("en-us", "m2"), 160, 50, 5).samples
@@ -221,7 +210,6 @@ def _spoken_at(utterance, when: float) -> str:
     return "silence"
 
 
-@pytest.mark.real
 def test_energy_and_voicing_change_where_the_events_say(tmp_path):
     clean = Synth(hours=HOURS, languages=LANGUAGES, room=Room(clean=1.0))
     make(clean, tmp_path / "clean", jobs=2)
@@ -243,7 +231,6 @@ def test_energy_and_voicing_change_where_the_events_say(tmp_path):
     assert agreement(0) - max(agreement(-12), agreement(12)) > 0.1  # 60 ms off is much worse
 
 
-@pytest.mark.real
 def test_words_and_phones_lie_in_order_within_the_utterance(made):
     for utterance in read(made).utterances:
         for labels in (utterance.words, utterance.phones):
