@@ -76,6 +76,13 @@ def test_there_is_a_frame_for_every_hop(samples):
     assert torch.isfinite(found).all()
 
 
+def test_nothing_is_computed_on_another_device():
+    """What is mixed up would fail; a device without numbers stands for one that is not here."""
+    found = Extractor(device="meta")(torch.randn(16_000))
+    assert found.device.type == "meta"
+    assert found.shape == (100, 93)
+
+
 def test_silence_has_finite_features():
     assert torch.isfinite(Extractor()(torch.zeros(16_000))).all()
 

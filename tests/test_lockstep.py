@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 import torch
 from helpers import Shard, small_run
@@ -199,3 +201,28 @@ def test_the_memory_of_a_step_keeps_no_vector_alive():
     assert step.start[2]() is None
     first.load(torch.ones(36))
     assert step.end[0]() is None
+
+
+# -- who waits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["", "servers=2", "mode=mixed,group=2", "mode=sync,backup=1"])
+@every_optimiser
+def test_who_waits_for_a_server_holds_no_weights(spec, optimiser, monkeypatch):
+    run = small_run(
+        f"parameter-server:{spec}", 6, minibatch=4, optimiser=optimiser, stop=Stop(epochs=1)
+    )
+    held: list[bool] = []
+    let_go = Replica.let_go
+
+    def watched(replica):
+        old = ref(replica.vector)
+        let_go(replica)
+        held.append(old() is not None)  # by others that have the same version, or by nobody
+
+    monkeypatch.setattr(Replica, "let_go", watched)
+    alone = [weights_digest(replica.vector) for replica in replicas_of(run)]
+    assert held
+    assert not all(held) or "sync" in spec  # a round has one version, the server's
+    monkeypatch.setattr(Replica, "let_go", lambda replica: None)
+    assert [weights_digest(replica.vector) for replica in replicas_of(run)] == alone

@@ -72,6 +72,16 @@ class Body:
             self.layout.point(weights)
             self._points_to = weights
 
+    @cached_property
+    def nowhere(self) -> Tensor:
+        """What stands for the weights of who has none at present."""
+        return self.layout.zeros()
+
+    def leave(self) -> None:
+        """Be nobody's: the last tenant's weights are held by him alone."""
+        self.layout.point(self.nowhere)
+        self._points_to = self.nowhere
+
     def joined(self, pieces: Sequence[Tensor]) -> Tensor:
         """Pieces in one vector; ranks that share the pieces share the vector."""
         if self._last_join is not None:

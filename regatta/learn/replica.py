@@ -180,6 +180,16 @@ class Replica(Part):
         vector[length:] = rest[length:]
         return vector
 
+    def let_go(self) -> None:
+        """Of the weights, until others are loaded: whoever steps next may write where they were.
+
+        Among many ranks of one process that memory is still in the cache, and as many vectors less
+        are held as there are ranks that wait.
+        """
+        if self.body.is_shared:
+            self.body.leave()
+            self._vector = self.body.nowhere
+
     def score(self, losses: Sequence[Tensor]) -> float:
         """The mean of these losses; not a number where the weights are none any more."""
         if not torch.isfinite(self._vector).all():

@@ -57,6 +57,7 @@ class Servers:
 
     async def push(self, gradient: Vector) -> None:
         pieces = self._replica.cut(gradient, len(self._stripes))
+        self._replica.let_go()  # the next weights will be the servers'
         for stripe in self._stripes:
             piece = pieces[stripe.number]
             if stripe.out is not None:
