@@ -44,23 +44,18 @@ class Normaliser:
         self, kind: str, sums: Mapping[str, Sums], own: Mapping[str, Sums], speakers: Sequence[str]
     ) -> None:
         """`sums` by speaker are those of the whole corpus; `own` those of who speaks here."""
-        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self._all = None if kind == "none" else sum_of(sums).scale_and_shift()
         self._speakers = speakers if kind == "speaker" else ()
-        if kind == "none":
-            return
-        self._all = sum_of(sums).scale_and_shift()
+        self._of_speaker: dict[str, tuple[Tensor, Tensor]] = {}
         if kind == "speaker":
-            self._tables = {speaker: found.scale_and_shift() for speaker, found in own.items()}
-        self._does_nothing = False
-
-    _does_nothing = True
+            self._of_speaker = {name: found.scale_and_shift() for name, found in own.items()}
 
     def __call__(self, features: Tensor, number: int, out: Tensor) -> None:
-        if self._does_nothing:
+        if self._all is None:
             out.copy_(features)
             return
         speaker = self._speakers[number] if self._speakers else ""
-        scale, shift = self._tables.get(speaker, self._all)
+        scale, shift = self._of_speaker.get(speaker, self._all)
         torch.addcmul(shift, features.to(torch.float32), scale, out=out)
 
 

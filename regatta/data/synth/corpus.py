@@ -105,8 +105,8 @@ def make(
 
 def _begin(synth: Synth, out: Path) -> dict[str, list[_Made]]:
     """What an earlier start with the same options has made, by split."""
-    espeak.version()  # says what to install
-    options = json.dumps(asdict(synth) | {"espeak": espeak.version()}, indent=1) + "\n"
+    version = espeak.version()  # or what to install
+    options = json.dumps(asdict(synth) | {"espeak": version}, indent=1) + "\n"
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder for speech")
     written = out / OPTIONS
@@ -130,8 +130,10 @@ def _known(out: Path) -> dict[str, list[_Made]]:
     if not (out / LEDGER).is_file():
         return known
     broken: set[str] = set()
-    for _, (row, checksum) in manifest.json_lines(out / LEDGER, Problems()):
-        utterance = Utterance.from_json(row)
+    for _, entry in manifest.json_lines(out / LEDGER, Problems()):  # the last may be cut short
+        if not isinstance(entry, list) or len(entry) != 2:
+            break
+        utterance, checksum = Utterance.from_json(entry[0]), entry[1]
         path = out / utterance.audio
         whole = path.is_file() and zlib.crc32(path.read_bytes()) == checksum
         if not whole or utterance.split in broken:
