@@ -24,8 +24,8 @@ race: $(INSTALLED) ## race five strategies on two workers, five seeds each: a ve
 	@echo "regatta: racing five strategies on two real workers, five seeds each (about 4 minutes) ..."
 	@$(BIN)/regatta race teacher --strategies "$(RACED)" --seeds 5
 
-test: $(INSTALLED) ## lint, types and tests (about 16 minutes)
-	@echo "regatta: lint, types and tests (about 16 minutes) ..."
+test: $(INSTALLED) ## lint, types and tests (about 18 minutes)
+	@echo "regatta: lint, types and tests (about 18 minutes) ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -m "not real" -n 2
