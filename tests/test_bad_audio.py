@@ -354,6 +354,13 @@ def test_names_that_no_file_can_have_are_named(tmp_path):
     assert outcome(corpus_with(tmp_path, *bad)) == {"not UTF-8": 1, "unreadable file": 1}
 
 
+def test_times_may_be_written_as_texts(tmp_path):
+    record(tmp_path / "a.wav", 2.0)
+    path = corpus_with(tmp_path, row("a.wav", start="0.5", duration="1.0"))
+    assert outcome(path) == {}
+    assert read(path).utterances[-1].duration == 1.0
+
+
 def test_nothing_said_is_as_good_as_a_default(tmp_path):
     record(tmp_path / "a.wav")
     plain = row("a.wav", start=None, duration=None, words=None, channel=None)
@@ -489,7 +496,7 @@ def test_a_marker_of_something_else_is_refused_and_made_again(tmp_path, text):
 
 def test_a_full_disk_loses_nothing_that_was_done(tmp_path, monkeypatch):
     corpus = read(corpus_with(tmp_path))
-    real = shards.write_whole
+    real = shards.write_aside
     written: list[str] = []
 
     def full_after_one(path: Path, content: bytes) -> None:
@@ -498,10 +505,10 @@ def test_a_full_disk_loses_nothing_that_was_done(tmp_path, monkeypatch):
         written.append(path.name)
         real(path, content)
 
-    monkeypatch.setattr(shards, "write_whole", full_after_one)
+    monkeypatch.setattr(shards, "write_aside", full_after_one)
     with pytest.raises(ValueError, match="No space left on device: make room and run the same"):
         extract(corpus, tmp_path / "f", Extraction(per_shard=2))
-    monkeypatch.setattr(shards, "write_whole", real)
+    monkeypatch.setattr(shards, "write_aside", real)
     stamp = (tmp_path / "f" / "shard-00000.arrow").stat().st_mtime_ns
     drain(extract(corpus, tmp_path / "f", Extraction(per_shard=2)))
     assert (tmp_path / "f" / "shard-00000.arrow").stat().st_mtime_ns == stamp
@@ -514,7 +521,7 @@ def test_a_disk_that_is_really_full(tmp_path):
     link = tmp_path / "shard.arrow.partial"
     link.symlink_to("/dev/full")
     with pytest.raises(OSError, match="cannot write"):
-        shards.write_whole(tmp_path / "shard.arrow", b"x" * 100_000)
+        shards.write_aside(tmp_path / "shard.arrow", b"x" * 100_000)
     assert not (tmp_path / "shard.arrow").exists()
 
 

@@ -104,7 +104,7 @@ def test_a_manifest_elsewhere_says_how_it_is_read(tmp_path):
         (("inspect", ".", "--words", "zero"), "written=spoken"),
         (("inspect", "a.wav"), "it is a recording; name the folder"),
         (("import", ".", "--out", "m"), "name ends with .jsonl"),
-        (("import", ".", "--out", "a.wav/m.jsonl"), "cannot write a.wav/m.jsonl"),
+        (("import", ".", "--out", "a.wav/m.jsonl"), "cannot write to a.wav/m.jsonl"),
         (("synth", "--out", "a.wav"), "a.wav is a file"),
         (("validate", ".", "--jobs", "0"), "--jobs"),
         (("inspect", ".", "--kind", "nemmo"), "nemo"),

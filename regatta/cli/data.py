@@ -17,7 +17,7 @@ from regatta.cli.telling import (
     print_survey,
     say_outside,
     say_problems,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from regatta.data.checks import Checks
@@ -108,10 +108,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Hours, speakers, lengths, symbols, problems; of a corpus, or of features."""
-    from regatta.data.shards import MARKER
-
-    if (source / MARKER).is_file() or any(source.glob("shard-*.arrow")):
-        _inspect_features(source, alphabet, max_seconds, as_json)
+    if (index := _features_in(source)) is not None:
+        _tell_features(index, alphabet, max_seconds, as_json)
         return
     corpus = _read(source, kind, split, name, words, align, allow_outside, allow_pipes)
     _survey(corpus, alphabet, max_seconds, thorough=False, jobs=1, as_json=as_json)
@@ -133,11 +131,9 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Read every sample of every utterance, or all features; exit 1 if any cannot be used."""
-    from regatta.data.shards import MARKER, open_index
-
-    if (source / MARKER).is_file() or any(source.glob("shard-*.arrow")):
-        open_index(source).verify()
-        _inspect_features(source, alphabet, max_seconds, as_json)
+    if (index := _features_in(source)) is not None:
+        index.verify()
+        _tell_features(index, alphabet, max_seconds, as_json)
         return
     corpus = _read(source, kind, split, name, words, align, allow_outside, allow_pipes)
     problems = _survey(corpus, alphabet, max_seconds, True, jobs or cores(), as_json)
@@ -273,7 +269,7 @@ def features(
         tuple(_numbers(speeds, "--speeds")),
     )
     with going_on(), bar("extracting", None, "shards", quiet=as_json) as advance:
-        index = extract(corpus, folder, wanted, jobs or cores(), lambda d, t: advance(d, t), force)
+        index = extract(corpus, folder, wanted, jobs or cores(), advance, force)
     _tell_features(index, alphabet, max_seconds, as_json)
 
 
@@ -300,10 +296,8 @@ def _checks(letters: str, texts: list[str], max_seconds: float) -> Checks:
     from regatta.data.alphabet import Alphabet, alphabet_of
     from regatta.data.checks import Checks
 
-    given = (
-        alphabet_of(texts) if letters == "auto" else Alphabet(letters) if letters else Alphabet()
-    )
-    return Checks(given, max_seconds)
+    named = Alphabet(letters) if letters else Alphabet()
+    return Checks(alphabet_of(texts) if letters == "auto" else named, max_seconds)
 
 
 def _survey(
@@ -314,7 +308,7 @@ def _survey(
     checks = _checks(letters, [u.text for u in corpus.utterances], max_seconds)
     total = len(corpus.utterances)
     with bar("reading" if thorough else "looking", total, "utterances", as_json) as advance:
-        found = survey(corpus, checks, thorough, jobs, lambda done, total: advance(done, total))
+        found = survey(corpus, checks, thorough, jobs, advance)
     if as_json:
         print(json.dumps(found.to_json()))
     else:
@@ -322,10 +316,12 @@ def _survey(
     return found.problems
 
 
-def _inspect_features(folder: Path, letters: str, max_seconds: float, as_json: bool) -> None:
-    from regatta.data.shards import open_index
+def _features_in(source: Path) -> Index | None:
+    """Where there are some instead of a corpus, finished or not."""
+    from regatta.data.shards import MARKER, open_index
 
-    _tell_features(open_index(folder), letters, max_seconds, as_json)
+    there = (source / MARKER).is_file() or any(source.glob("shard-*.arrow"))
+    return open_index(source) if there else None
 
 
 def _tell_features(index: Index, letters: str, max_seconds: float, as_json: bool) -> None:

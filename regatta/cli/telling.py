@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +193,6 @@ def _why_not(kinds: dict[str, int]) -> str:
 
 
 def features_as_json(index: Index, checks: Checks | None = None) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from regatta.data.checks import Checks
     from regatta.data.loader import usable
 

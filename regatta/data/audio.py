@@ -47,7 +47,11 @@ class Shape(NamedTuple):
 def shape(path: Path) -> Shape:
     """What a file says of itself, without reading it all."""
     with _opened(path) as file:
-        return Shape(file.samplerate, file.channels, file.frames)
+        return _shape(file)
+
+
+def _shape(file: soundfile.SoundFile) -> Shape:
+    return Shape(file.samplerate, file.channels, file.frames)
 
 
 def read(
@@ -63,7 +67,7 @@ def read(
         samples = _segment(file, path, start, duration)
         if channel is not None and channel >= file.channels:
             raise BadUtterance("no such channel", f"{channel} of {file.channels}")
-        notes = Shape(file.samplerate, file.channels, file.frames).notes(rate, channel)
+        notes = _shape(file).notes(rate, channel)
         notes += other_duration(duration, len(samples) / file.samplerate)
         mono = samples.mean(axis=1) if channel is None else samples[:, channel]
         _check(mono, notes)
@@ -73,8 +77,6 @@ def read(
 
 def at_speed(samples: Samples, speed: float) -> Samples:
     """Faster and higher, as a tape that is played so."""
-    if speed == 1:
-        return samples
     return resampled(samples, speed, 1.0)
 
 
@@ -141,8 +143,7 @@ def _segment(
 ) -> NDArray[np.float32]:
     if not 0 <= file.frames < _MOST_FRAMES:
         raise BadUtterance("unreadable audio", "it does not say how long it is")
-    of_file = Shape(file.samplerate, file.channels, file.frames)
-    first, wanted = stretch(of_file, start, duration)
+    first, wanted = stretch(_shape(file), start, duration)
     try:
         if first:
             file.seek(first)

@@ -6,6 +6,7 @@ Chance is drawn by seed, epoch and utterance, never by who draws it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regatta.data.features import Features, cosines, hertz_of, mel
+from regatta.data.features import Features, cosines, hertz, mel, mel_edges
 from regatta.data.seeds import mixed_seed
 
 
@@ -86,25 +87,24 @@ class Speeds:
 
     def __init__(self, features: Features) -> None:
         self._features = features
-        self._centres = hertz_of(features).numpy()
-        low, high = mel(torch.tensor([features.low, features.top], dtype=torch.float64)).tolist()
-        self._low, self._step = low, (high - low) / (features.mels + 1)
+        edges = mel_edges(features)
+        self._centres = hertz(edges[1:-1])
+        self._first, self._step = float(edges[1]), float(edges[1] - edges[0])
 
     def __call__(self, mels: Tensor, speed: float) -> Tensor:
         count = max(1, round(len(mels) / speed))
         when = (np.arange(count, dtype=np.float64) + 0.5) * speed - 0.5
         in_time = _interpolated(mels, when)
         came_from = self._centres / speed
-        place = (1127.0 * np.log1p(came_from / 700.0) - self._low) / self._step - 1
+        place = ((mel(came_from) - self._first) / self._step).numpy()
         weight = self._preemphasis(self._centres) - self._preemphasis(came_from)
         shifted = _interpolated(in_time.T, place).T
-        return shifted + torch.from_numpy(weight.astype(np.float32))
+        return shifted + weight.to(torch.float32)
 
-    def _preemphasis(self, hertz: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The logarithm of what the filter does to the power at a frequency."""
-        a, turn = self._features.preemphasis, 2 * np.pi * hertz / self._features.rate
-        weight: NDArray[np.float64] = np.log(1 + a * a - 2 * a * np.cos(turn) + 1e-12)
-        return weight
+    def _preemphasis(self, frequencies: Tensor) -> Tensor:
+        """The logarithm of what the filter does to the power there."""
+        a, turn = self._features.preemphasis, 2 * math.pi * frequencies / self._features.rate
+        return torch.log(1 + a * a - 2 * a * torch.cos(turn) + 1e-12)
 
 
 def _interpolated(rows: Tensor, places: NDArray[np.float64]) -> Tensor:

@@ -14,10 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from regatta.aside import write_aside
 from regatta.data.features import Features
 from regatta.data.jobs import processes
 from regatta.data.manifest import Corpus, Utterance
-from regatta.data.normalise import Sums
+from regatta.data.normalise import Sums, added
 from regatta.data.problems import BadUtterance, Problem, Problems
 from regatta.data.shards import (
     INDEX,
@@ -35,8 +36,7 @@ from regatta.data.shards import (
     sums_of,
     write_index,
     write_shard,
-    write_whole,
-)  # fmt: skip
+)
 
 _SHARD = re.compile(r"shard-\d{5}\.arrow(\.partial)?")
 MADE = "made.jsonl"  # which shards are made, while others are not
@@ -327,7 +327,7 @@ def _finish(
     names = ("id", "text", "speaker", "language", "seconds", "frames")
     rows: dict[str, list[Any]] = {name: [] for name in ("shard", "row", *names)}
     problems = list(corpus.problems)
-    sums: dict[str, Sums] = {}
+    sums: list[tuple[str, Sums]] = []
     for number in range(len(made)):
         shard = read_shard_without_features(out / shard_name(number))
         count = shard.batch.num_rows
@@ -336,10 +336,9 @@ def _finish(
         for name in names:
             rows[name] += shard.batch.column(name).to_pylist()
         problems += [Problem(**row) for row in shard.about["problems"]]
-        for speaker, found in sums_of(shard.about).items():
-            sums[speaker] = sums[speaker] + found if speaker in sums else found
+        sums += sums_of(shard.about).items()
     lines = "".join(json.dumps(asdict(problem)) + "\n" for problem in problems).encode()
-    write_whole(out / PROBLEMS, lines)
+    write_aside(out / PROBLEMS, lines)
     if not rows["id"]:
         why = Problems(problems).why()
         raise ValueError(f"no utterance could be used{why}; see {out / PROBLEMS}")
@@ -351,4 +350,4 @@ def _finish(
         "seconds": sum(rows["seconds"]),
         "shards": [[shard_name(n), *of_shard] for n, of_shard in enumerate(made)],
     }
-    write_index(out, rows, dict(sorted(sums.items())), about, {PROBLEMS: zlib.crc32(lines)})
+    write_index(out, rows, dict(sorted(added(sums).items())), about, {PROBLEMS: zlib.crc32(lines)})

@@ -157,26 +157,28 @@ def _window(features: Features) -> Tensor:
     return shapes[features.shape].to(torch.float32)
 
 
-def mel(hertz: Tensor) -> Tensor:
-    return 1127.0 * torch.log1p(hertz / 700.0)
+def mel(frequencies: Tensor) -> Tensor:
+    return 1127.0 * torch.log1p(frequencies / 700.0)
+
+
+def hertz(mels: Tensor) -> Tensor:
+    return 700.0 * torch.expm1(mels / 1127.0)
+
+
+def mel_edges(features: Features) -> Tensor:
+    """Where filters begin, have their middle and end: each at the middles of its neighbours."""
+    low, high = mel(torch.tensor([features.low, features.top], dtype=torch.float64)).tolist()
+    return torch.linspace(low, high, features.mels + 2, dtype=torch.float64)
 
 
 def filters(features: Features) -> Tensor:
     """Triangles on the mel scale, spectrum lines by mels."""
     lines = torch.arange(features.fft // 2 + 1, dtype=torch.float64)
     places = mel(lines * features.rate / features.fft)[:, None]
-    ends = mel(torch.tensor([features.low, features.top], dtype=torch.float64))
-    edges = torch.linspace(float(ends[0]), float(ends[1]), features.mels + 2, dtype=torch.float64)
+    edges = mel_edges(features)
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     rising, falling = (places - left) / (middle - left), (right - places) / (right - middle)
     return torch.minimum(rising, falling).clamp_(min=0.0).to(torch.float32)
-
-
-def hertz_of(features: Features) -> Tensor:
-    """The middles of the mel filters."""
-    ends = mel(torch.tensor([features.low, features.top], dtype=torch.float64))
-    edges = torch.linspace(float(ends[0]), float(ends[1]), features.mels + 2, dtype=torch.float64)
-    return 700.0 * torch.expm1(edges[1:-1] / 1127.0)
 
 
 def cosines(features: Features) -> Tensor:

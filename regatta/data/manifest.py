@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from regatta.aside import write_aside
 from regatta.data.problems import BadUtterance, Problems
 
 SUFFIX = ".jsonl"
@@ -67,6 +69,8 @@ class Utterance:
         values = {name: value for name, value in row.items() if value is not None}
         for name in ("id", "audio"):
             values.setdefault(name, "")
+        for name in {"start", "duration"} & values.keys():
+            values[name] = seconds(values[name], name)
         for name in ("words", "phones"):
             given = values.get(name, [])
             if not isinstance(given, list):
@@ -136,10 +140,6 @@ class Corpus:
     allow_outside: bool = False  # paths that leave the folder
     allow_pipes: bool = False  # programs that write audio
 
-    @property
-    def hours(self) -> float:
-        return sum(utterance.duration or 0.0 for utterance in self.utterances) / 3600
-
     def splits(self) -> dict[str, list[Utterance]]:
         found: dict[str, list[Utterance]] = {}
         for utterance in self.utterances:
@@ -208,21 +208,26 @@ def write(path: Path, utterances: Iterable[Utterance], root: Path) -> None:
     """A manifest at `path` of audio below `root`; all of it, or nothing."""
     if path.suffix != SUFFIX:
         raise ValueError(f"{path}: a manifest's name ends with {SUFFIX}")
-    partial = path.with_name(path.name + ".partial")
     there = os.path.relpath(root, path.parent)
+    rows = [utterance.to_json() for utterance in map(partial(_seen_from, there), utterances)]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            for utterance in utterances:
-                row = utterance.to_json()
-                if there != "." and not utterance.is_command:
-                    row["audio"] = str(PurePosixPath(os.path.normpath(Path(there) / row["audio"])))
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+        raise ValueError(f"cannot write to {path}: {error.strerror}") from None
+    try:
+        write_aside(path, text.encode())
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+
+
+def _seen_from(there: str, utterance: Utterance) -> Utterance:
+    """With its audio named from a folder that sees the corpus as `there`."""
+    if there == "." or utterance.is_command:
+        return utterance
+    return replace(
+        utterance, audio=Path(os.path.normpath(Path(there) / utterance.audio)).as_posix()
+    )
 
 
 def unique(utterances: Iterable[Utterance], problems: Problems) -> Iterator[Utterance]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +35,14 @@ class Sums:
         deviation = (self.squares / self.count - mean.square()).clamp_(min=0).sqrt_()
         scale = 1 / deviation.clamp_(min=least)
         return scale.to(torch.float32), (-mean * scale).to(torch.float32)
+
+
+def added(pairs: Iterable[tuple[str, Sums]]) -> dict[str, Sums]:
+    """By speaker, in the order in which they come."""
+    total: dict[str, Sums] = {}
+    for speaker, sums in pairs:
+        total[speaker] = total[speaker] + sums if speaker in total else sums
+    return total
 
 
 class Normaliser:

@@ -28,9 +28,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regatta.aside import write_aside
 from regatta.data.features import Features
 from regatta.data.manifest import Label
-from regatta.data.normalise import Sums
+from regatta.data.normalise import Sums, added
 from regatta.data.problems import Problem, Problems
 
 MARKER, INDEX, SUMS, PROBLEMS = "features.json", "index.arrow", "sums.arrow", "problems.jsonl"
@@ -88,25 +89,14 @@ def write_shard(
     storage: Storage,
 ) -> int:
     """One shard, whole or not at all; returns its checksum."""
-    sums: dict[str, Sums] = {}
-    for row in rows:
-        if len(row.features):
-            found = Sums.of(row.features)
-            sums[row.speaker] = sums[row.speaker] + found if row.speaker in sums else found
+    sums = added((row.speaker, Sums.of(row.features)) for row in rows if len(row.features))
     about = {
         "problems": [asdict(problem) for problem in problems],
         "sums": {
             speaker: [s.count, s.total.tolist(), s.squares.tolist()] for speaker, s in sums.items()
         },
     }
-    table = _batch(rows, storage, about)
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", storage.level), use_threads=False)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_batch(table)
-    content = sink.getvalue()
-    write_whole(path, content)
-    return zlib.crc32(content)
+    return _write_table(path, _batch(rows, storage, about), storage.level)
 
 
 def _batch(rows: Sequence[Described], storage: Storage, about: Mapping[str, Any]) -> pa.RecordBatch:
@@ -131,20 +121,6 @@ def _batch(rows: Sequence[Described], storage: Storage, about: Mapping[str, Any]
 
 def _structs(labels: Iterable[Label]) -> list[dict[str, Any]]:
     return [label._asdict() for label in labels]
-
-
-def write_whole(path: Path, content: Any) -> None:
-    """Aside first: a file that is there is whole."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from None
 
 
 # -- reading --------------------------------------------------------------------------------
@@ -172,10 +148,6 @@ class Shard:
 
     def labels(self, row: int, tier: str) -> list[Label]:
         return [Label(**label) for label in self.batch.column(tier)[row].as_py()]
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.batch.nbytes)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -253,7 +225,7 @@ class Index:
         """Read every file; raises BadShard for the first that is not what it was."""
         for number in range(len(self.shards)):
             self.shard(number)
-        assert self.sums is not None
+        _checked(self.folder / SUMS, self.checksums[SUMS])
 
     def texts(self, name: str) -> list[str]:
         """The ids, texts, speakers or languages of all utterances."""
@@ -299,16 +271,17 @@ def write_index(
     written = {INDEX: _write_table(folder / INDEX, index)}
     written[SUMS] = _write_table(folder / SUMS, by_speaker)
     marker = {"regatta_features": FORMAT, **about, "checksums": {**checksums, **written}}
-    write_whole(folder / MARKER, (json.dumps(marker, indent=1) + "\n").encode())
+    write_aside(folder / MARKER, (json.dumps(marker, indent=1) + "\n").encode())
 
 
-def _write_table(path: Path, table: pa.Table) -> int:
+def _write_table(path: Path, table: pa.Table | pa.RecordBatch, level: int = 1) -> int:
+    """Returns its checksum."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", level), use_threads=False)
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
+        writer.write(table)
     content = sink.getvalue()
-    write_whole(path, content)
+    write_aside(path, content)
     return zlib.crc32(content)
 
 

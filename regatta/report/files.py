@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regatta.aside import write_aside
 from regatta.race.entries import FILE
 from regatta.race.outcome import Outcome, of_race, of_run
 
@@ -27,12 +28,8 @@ def write_html(outcome: Outcome, path: Path) -> Path:
 
 def write_text(path: Path, text: str) -> Path:
     """Aside first, so that nobody ever sees half a report."""
-    aside = path.with_name(path.name + ".tmp")
     try:
-        aside.write_text(text)
-        aside.replace(path)
+        write_aside(path, text.encode(), durable=False)
     except OSError as error:
-        raise ValueError(
-            f"cannot write to {path} ({error.strerror}): choose another --out"
-        ) from None
+        raise ValueError(f"{error.strerror}: choose another --out") from None
     return path

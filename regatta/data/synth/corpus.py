@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from regatta.aside import write_aside
 from regatta.data import audio, manifest
 from regatta.data.jobs import processes
 from regatta.data.manifest import Label, Utterance
@@ -225,15 +226,11 @@ def _make(synth: Synth, out: Path, place: _Place) -> _Made:
 
 
 def _write(path: Path, content: bytes) -> int:
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content)
-        partial.replace(path)
+        write_aside(path, content, durable=False)  # the ledger has its checksum
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ValueError(
-            f"cannot write {path}: {error.strerror}: make room and run the same command again; it "
-            "goes on from here"
+            f"{error.strerror}: make room and run the same command again; it goes on from here"
         ) from None
     return zlib.crc32(content)
 
