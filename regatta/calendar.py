@@ -11,10 +11,10 @@ from regatta.data.order import Order
 class Calendar:
     def __init__(self, run: Run, order: Order, stop: Stop) -> None:
         self._run = run
-        self._batches = order.batches_per_epoch
-        per_epoch = order.batches_per_epoch * run.minibatch * run.workers
-        self.end = min(stop.epochs, (stop.samples or math.inf) / per_epoch)
-        self.evaluates = run.strategy.answer == "meeting"
+        self._order = order
+        self.end = min(stop.epochs, order.epochs_of(stop.samples) if stop.samples else math.inf)
+        # A mean is there when all have met; a rate that follows scores must be agreed upon.
+        self.evaluates = run.strategy.answer == "meeting" or run.schedule.follows_scores
 
     def next_meeting(self, epochs: float) -> float:
         periods = [self._run.checkpointing.every]
@@ -24,10 +24,10 @@ class Calendar:
         return min([self.end, *meetings])
 
     def turns(self, epochs: float) -> int:
-        return round(epochs * self._batches)
+        return self._order.turns(epochs)
 
     def epochs(self, turns: float) -> float:
-        return turns / self._batches
+        return self._order.epochs(turns)
 
     def saves_at(self, epochs: float) -> bool:
         return _is_multiple(epochs, self._run.checkpointing.every)

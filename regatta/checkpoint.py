@@ -24,6 +24,7 @@ from torch import Tensor
 
 FORMAT = "regatta checkpoint"
 VERSION = 1
+BEST, ANSWER = "best.safetensors", "answer.safetensors"
 _PART = ".part"
 _REMEDY = "delete that checkpoint's folder to resume from the one before"
 
@@ -56,6 +57,14 @@ def save_answer(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + _PART)
     _save_tensors(aside, tensors, {"about": json.dumps(about)})
+    aside.replace(path)
+
+
+def copy_answer(source: Path, path: Path) -> None:
+    """A model that was saved before, whole or not at all."""
+    aside = path.with_name(path.name + _PART)
+    shutil.copyfile(source, aside)
+    _sync(aside)
     aside.replace(path)
 
 

@@ -20,8 +20,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
 from regatta.cluster import CLUSTERS, Cluster
-from regatta.learn import optimisers
+from regatta.learn import optimisers, schedules
 from regatta.learn.optimisers import Optimiser, Sgd
+from regatta.learn.schedules import Fixed, Scaling, Schedule
 from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
 from regatta.tasks import Task
@@ -39,6 +40,7 @@ class Stop:
     seconds: float = 0.0  # of training; 0: no limit
     target: float | None = None  # of the task's metric
     last: int = 1  # evaluations whose median must reach it
+    patience: int = 0  # evaluations without a better score, then the best is the answer; 0: never
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs < math.inf:
@@ -47,6 +49,8 @@ class Stop:
             raise ValueError("stop.samples and stop.seconds must be 0 or more")
         if self.last < 1:
             raise ValueError(f"stop.last must be 1 or more, not {self.last}")
+        if self.patience < 0:
+            raise ValueError(f"stop.patience must be 0 or more, not {self.patience}")
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,11 @@ class Run:
     task: Task = field(default_factory=Teacher)
     strategy: Strategy = field(default_factory=Single)
     optimiser: Optimiser = field(default_factory=Sgd)
+    schedule: Schedule = field(default_factory=Fixed)  # of the learning rate
+    scaling: Scaling = field(default_factory=Scaling)  # of the learning rate
     workers: int = 1
     minibatch: int = 64  # a worker
+    early_minibatches: tuple[int, ...] = ()  # instead, in the first epochs: one an epoch
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -104,6 +111,8 @@ class Run:
         for name in ("workers", "minibatch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if any(minibatch < 1 for minibatch in self.early_minibatches):
+            raise ValueError(f"early_minibatches must be 1 or more, not {self.early_minibatches}")
         if self.bucket_bytes < -1:
             raise ValueError("bucket_bytes must be 0 or more, or -1 for what is faster")
         if self.device not in ("cpu", "cuda"):
@@ -111,7 +120,11 @@ class Run:
         if self.transport not in ("auto", "sockets"):
             raise ValueError(f"transport must be auto or sockets, not {self.transport}")
         self.strategy.check(self.workers)
-        self.strategy.check_run(self.minibatch, self.bucket_bytes)
+        for minibatch in {*self.early_minibatches, self.minibatch}:
+            self.strategy.check_run(minibatch, self.bucket_bytes)
+        if self.schedule.name != Fixed.name and getattr(self.strategy, "jobs", None) is not None:
+            raise ValueError("averaging: jobs has a learning-rate schedule of its own: leave out "
+                             f"schedule={self.schedule.name}")  # fmt: skip
 
     @property
     def num_ranks(self) -> int:
@@ -120,6 +133,7 @@ class Run:
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
+    "schedule": schedules.registry,
 }  # fmt: skip
 
 
@@ -275,8 +289,13 @@ def _from_plain(kind: Any, values: dict[str, Any]) -> Any:
     for name in values:
         if name not in known:
             raise ValueError(nearest(name, sorted(known), f"field of {kind.__name__}"))
-    tuples = {n for n in values if get_origin(hints[n]) is tuple}
-    return kind(**{n: tuple(v) if n in tuples else v for n, v in values.items()})
+    return kind(**{name: _value(hints[name], value) for name, value in values.items()})
+
+
+def _value(kind: Any, plain: Any) -> Any:
+    if get_origin(kind) is tuple:
+        return tuple(plain)
+    return _from_plain(kind, plain) if is_dataclass(kind) and isinstance(plain, dict) else plain
 
 
 def options(kind: Any) -> dict[str, Any]:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from regatta.comm import Seconds, Timeline
 from regatta.config import spec_of
-from regatta.events import Ended, Evaluated, Progress, RankEnded, Resumed, Spans, Started
+from regatta.events import (
+    Ended,
+    Evaluated,
+    Progress,
+    RankEnded,
+    Resumed,
+    Spans,
+    Started,
+    Warned,
+)
 from regatta.fingerprint import weights_digest
 
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ class Diary:
         self._rank = rank
         self._log = rank.around.log
         self._last_progress = -math.inf
+        self._warned: set[str] = set()
         room = min(rank.run.recording.spans, _ALL_SPANS // rank.comm.size)
         if room and not rank.around.timing_only:
             rank.comm.traffic.timeline = Timeline(room)
@@ -70,7 +81,7 @@ class Diary:
     def evaluated(self, began: Seconds, training: Seconds, seconds: Seconds) -> None:
         """An evaluation that began at these times and took so long, off the training clock."""
         rank = self._rank
-        samples = rank.version() * rank.run.minibatch
+        samples = rank.samples()
         self._log(
             Evaluated(
                 rank=rank.comm.rank,
@@ -82,10 +93,19 @@ class Diary:
                 results=rank.scores.results,
             )
         )
+        self._warn_of(rank.scores.results, began)
         timeline = rank.comm.traffic.timeline
         if timeline is not None and seconds:
             shift = self._clock_shift()
             timeline.note("e", began - shift, began + seconds - shift)
+
+    def _warn_of(self, results: Mapping[str, float], began: Seconds) -> None:
+        """Once of every kind."""
+        complaints = getattr(self._rank.around.data, "complaints", None)
+        for kind, text in (complaints(results) if complaints else {}).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                self._log(Warned(rank=self._rank.comm.rank, time=began, text=text))
 
     def progress(self) -> None:
         """Where this rank stands, if it has not just told."""
@@ -99,7 +119,7 @@ class Diary:
                 rank=rank.comm.rank,
                 time=rank.time(),
                 turns=rank.replica.turns,
-                samples=rank.replica.turns * rank.run.minibatch,
+                samples=rank.order.samples_in(rank.replica.turns),
                 loss=None if loss is None else loss.item(),
                 computing=traffic.computing,
                 waiting=traffic.waiting,
@@ -118,7 +138,7 @@ class Diary:
             role="worker" if rank.comm.rank < rank.run.workers else "server",
             turns=replica.turns,
             steps=replica.steps,
-            samples=replica.turns * rank.run.minibatch,
+            samples=rank.order.samples_in(replica.turns),
             computing=traffic.computing,
             waiting=traffic.waiting,
             messages=traffic.messages,
@@ -137,8 +157,8 @@ class Diary:
                     time=rank.time(),
                     training=rank.training_time(),
                     reason=rank.reason,
-                    samples=rank.version() * rank.run.minibatch,
-                    results=rank.scores.results,
+                    samples=rank.samples(),
+                    results=rank.scores.handed_over(rank.stop),
                 )
             )
         return ended

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from regatta.events import Checkpointed, Ended, Evaluated, Event, Progress, Resumed, Started
+from regatta.events import Checkpointed, Ended, Evaluated, Event, Progress, Resumed, Started, Warned
 from regatta.metrics import Summary
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Display:
                 self._last = event
                 self._line(event)
                 self._update()
+            elif isinstance(event, Warned):
+                self._console.print(f"  warning: {event.text}", style="yellow", highlight=False)
             elif isinstance(event, Checkpointed):
                 self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
             elif isinstance(event, Resumed):

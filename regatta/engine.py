@@ -29,6 +29,7 @@ from regatta.learn.body import Body
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Rehearsal
 from regatta.learn.timing import TimingReplica
+from regatta.pace import Pace
 from regatta.scores import Scores
 from regatta.stream import Stream
 from regatta.tasks import Data
@@ -58,7 +59,7 @@ class Rank:
         self.chance = chance
         self._replays = chance.replaying
         self.around = around
-        self.order = Order(around.data.train_samples, run.minibatch, run.workers, run.seed)
+        self.order = order_of(run, around.data)
         self._stops = dict(around.stops) | ({} if around.stops else {0: run.stop})
         self._take_up_stop(min(self._stops))
         self.stream = Stream(self, comm.rank)
@@ -72,12 +73,13 @@ class Rank:
         self._scored_version = -1
         self._scored_statistics: torch.Tensor | None = None
         self._evaluations = 0
-        self._evaluation_interval = (  # in gradients of all workers
-            run.evaluation.every * self.order.batches_per_epoch * run.workers
-        )
         self._stop_noted = False
         self._gradients_at_meeting = 0
+        alone = run.strategy.steps_alone and comm.rank < run.workers
+        self.pace = Pace(run, self.order, alone, self.calendar.end)
         self.replica = self._build_replica()
+        if not self.pace.is_constant:
+            self.replica.pace = self.pace
         self._diary = Diary(self)
 
     def _build_replica(self) -> Any:
@@ -124,7 +126,7 @@ class Rank:
             over = await self._meet()
             self.segment += 1
             if over or self.calendar.saves_at(self.epochs):
-                await self._save()
+                await self._save(over)
             over = over and self.segment not in self._stops
         self.chance.flush()
         return self._diary.ended()
@@ -154,6 +156,9 @@ class Rank:
             self._gradients_at_meeting = int(turns)
             if self.is_holder and self.calendar.evaluates_at(self.epochs) and not at_end:
                 self.evaluate()
+            if self.run.schedule.follows_scores:
+                found = torch.tensor([self.pace.found * self.is_holder], dtype=torch.float64)
+                self.pace.found = float(await self.comm.all_reduce(found))
         stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
         if stops > 0:  # before the meeting that was planned: how far did we really come?
             self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
@@ -196,9 +201,10 @@ class Rank:
     def _after_change(self) -> None:
         """The holder of the answer looks up whenever it has changed."""
         if not self.calendar.evaluates:
-            interval = self._evaluation_interval
-            if self.replica.version >= (self._evaluations + 1) * interval - 0.5:
-                self._evaluations = int((self.replica.version + 0.5) // interval)
+            epochs = self.order.epochs((self.replica.version + 0.5) / self.run.workers)
+            due = int(epochs / self.run.evaluation.every)
+            if due > self._evaluations:
+                self._evaluations = due
                 self.evaluate()
         if 0 < self.stop.seconds <= self.training_time() and self.reason == "budget":
             self.reason = "seconds"
@@ -216,12 +222,16 @@ class Rank:
         results = self.replica.evaluate(self.around.data.evaluate)
         if self.scores.take(results):
             self._save_best()
+        self.pace.hear(results[self.run.task.metric.name])
         # A virtual clock stood still anyway.
         seconds = time.perf_counter() - began if self.around.world == "processes" else 0.0
         self._paused += seconds
         self._diary.evaluated(wall, training, seconds)
         if self.scores.are_enough(self.stop):
             self.reason = "target"
+            self.comm.halt()
+        elif self.scores.have_stalled(self.stop):
+            self.reason = "patience"
             self.comm.halt()
 
     def report_progress(self) -> None:
@@ -239,15 +249,27 @@ class Rank:
             return self._gradients_at_meeting
         return int(self.replica.version)
 
+    def samples(self) -> int:
+        """Of all workers, in the answer."""
+        return self.order.samples_in(self.version() / self.run.workers) * self.run.workers
+
     # -- what outlives the process ----------------------------------------------------------
 
     def _save_best(self) -> None:
         if self.around.folder is not None:
-            path = self.around.folder / "checkpoints" / "best.safetensors"
-            about = {"results": self.scores.results, "samples": self.version() * self.run.minibatch}
+            path = self.around.folder / "checkpoints" / checkpoint.BEST
+            about = {"results": self.scores.results, "samples": self.samples()}
             checkpoint.save_answer(path, self.replica.named_answer(), about)
 
-    async def _save(self) -> None:
+    def _save_answer(self, checkpoints: Path, over: bool) -> None:
+        part = checkpoints / f"{self.segment:06d}.part" / checkpoint.ANSWER
+        if over and self.stop.patience:
+            checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
+            return
+        about = {"results": self.scores.results}
+        checkpoint.save_answer(part, self.replica.named_answer(), about)
+
+    async def _save(self, over: bool) -> None:
         """All ranks write aside; when all have, one makes it count."""
         self.chance.flush()
         if self.around.folder is None or self.around.timing_only:
@@ -260,6 +282,7 @@ class Rank:
             "time": self.time(),
             "paused": self._paused,
             "scores": self.scores.state(),
+            "pace": self.pace.state(),
             "audio": self.stream.audio,
             "scored_version": self._scored_version,
             "evaluations": self._evaluations,
@@ -267,10 +290,7 @@ class Rank:
         }
         checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
         if self.is_holder:
-            part = checkpoints / f"{self.segment:06d}.part" / "answer.safetensors"
-            checkpoint.save_answer(
-                part, self.replica.named_answer(), {"results": self.scores.results}
-            )
+            self._save_answer(checkpoints, over)
         await self.comm.all_reduce(torch.zeros(1))  # everybody has written
         if self.comm.rank == 0:
             keep = self.run.checkpointing.keep
@@ -288,10 +308,17 @@ class Rank:
         self._time_before = numbers["time"]
         self._paused = numbers["paused"]
         self.scores.restore(numbers["scores"])
+        self.pace.restore(numbers["pace"])
         self.stream.audio = numbers["audio"]
         self._scored_version = numbers["scored_version"]
         self._evaluations = numbers["evaluations"]
         self.comm.traffic.restore(numbers["traffic"])
+
+
+def order_of(run: Run, data: Data) -> Order:
+    """Refuses workers and minibatches that there are not enough samples for."""
+    early = run.early_minibatches
+    return Order(data.train_samples, run.minibatch, run.workers, run.seed, early)
 
 
 def _nothing_more() -> None: ...

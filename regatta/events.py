@@ -72,6 +72,16 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warned:
+    """What an evaluation has found to be wrong with a model."""
+
+    name: ClassVar[str] = "warned"
+    rank: int
+    time: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpointed:
     name: ClassVar[str] = "checkpointed"
     rank: int
@@ -143,13 +153,22 @@ class Ended:
     rank: int
     time: float
     training: float
-    reason: str  # budget, target, seconds or interrupt
+    reason: str  # budget, target, patience, seconds or interrupt
     samples: int
     results: dict[str, float]
 
 
 Event: TypeAlias = (
-    Started | Progress | Evaluated | Checkpointed | Resumed | Usage | Spans | RankEnded | Ended
+    Started
+    | Progress
+    | Evaluated
+    | Warned
+    | Checkpointed
+    | Resumed
+    | Usage
+    | Spans
+    | RankEnded
+    | Ended
 )
 KINDS: dict[str, type[Event]] = {kind.name: kind for kind in get_args(Event)}
 

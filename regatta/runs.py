@@ -15,8 +15,7 @@ import torch.distributed as dist
 from regatta import checkpoint, choices, config, recipes
 from regatta.choices import Chance, Live, Recorder, Replayer
 from regatta.config import Run
-from regatta.data.order import Order
-from regatta.engine import Rank, Surroundings
+from regatta.engine import Rank, Surroundings, order_of
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
 from regatta.fingerprint import run_digest
@@ -193,7 +192,7 @@ def _open_data(run: Run) -> Data:
     """The task's data, if there is enough of them for all workers."""
     data = run.task.open()
     try:
-        Order(data.train_samples, run.minibatch, run.workers, run.seed)
+        order_of(run, data)
     except ValueError as error:
         raise WrongUsage(str(error)) from None
     return data

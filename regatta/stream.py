@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 
 class Stream:
     __slots__ = (
-        "_audio_of", "_data", "_device", "_order", "_rank", "_timing_only", "_worker",
+        "_audio_of", "_data", "_device", "_order", "_rank", "_timing_only", "_varies", "_worker",
         "audio", "limit", "samples", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
-        self.samples = rank.run.minibatch
+        self.samples = rank.order.minibatch_at(0)
         self.limit = 0
         self.stopped = False
         self._rank = rank
         self._worker = worker
         self._order = rank.order
+        self._varies = bool(rank.order.early)
         self._data = rank.around.data
         self._timing_only = rank.around.timing_only
         self._device = rank.run.device
@@ -60,6 +61,8 @@ class Stream:
         """Whether the segment ends before this turn, or chance ends it now."""
         if turn >= self.limit or self.stopped:
             return True
+        if self._varies:
+            self.samples = self._order.minibatch_at(turn)
         self.stopped = self._rank.stops_at(self._rank.replica.turns)
         return self.stopped
 

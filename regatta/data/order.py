@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import torch
 
@@ -18,26 +19,84 @@ def _permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Order:
-    """Every epoch is shuffled anew and dealt out batch by batch; all workers get equally many."""
+    """Every epoch is shuffled anew and dealt out batch by batch; all workers get equally many.
+
+    The first epochs may have minibatches of their own: `early` has one size an epoch. A turn is a
+    minibatch of one worker; turns are counted from 0 through all epochs.
+    """
 
     samples: int
     minibatch: int
     workers: int
     seed: int
+    early: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.batches_per_epoch < 1:
-            raise ValueError(
-                f"{self.workers} workers x minibatch {self.minibatch} need more than the "
-                f"{self.samples} training samples: use fewer workers or a smaller minibatch"
-            )
+        for minibatch in {*self.early, self.minibatch}:
+            if self._batches(minibatch) < 1:
+                raise ValueError(
+                    f"{self.workers} workers x minibatch {minibatch} need more than the "
+                    f"{self.samples} training samples: use fewer workers or a smaller minibatch"
+                )
 
-    @property
+    @cached_property
     def batches_per_epoch(self) -> int:
         """Of one worker; what does not fill a batch for every worker waits for another shuffle."""
-        return self.samples // (self.minibatch * self.workers)
+        return self._batches(self.minibatch)
+
+    def minibatch_at(self, turn: int) -> int:
+        epoch, _ = self._place(turn)
+        return self.early[epoch] if epoch < len(self.early) else self.minibatch
 
     def indices(self, worker: int, turn: int) -> torch.Tensor:
-        epoch, number = divmod(turn, self.batches_per_epoch)
-        start = (number * self.workers + worker) * self.minibatch
-        return _permutation(self.samples, self.seed, epoch)[start : start + self.minibatch]
+        epoch, number = self._place(turn)
+        minibatch = self.early[epoch] if epoch < len(self.early) else self.minibatch
+        start = (number * self.workers + worker) * minibatch
+        return _permutation(self.samples, self.seed, epoch)[start : start + minibatch]
+
+    def turns(self, epochs: float) -> int:
+        """Of one worker in so many epochs."""
+        whole = min(int(epochs), len(self.early))
+        if whole == len(self.early):
+            return self._begins[-1] + round((epochs - whole) * self.batches_per_epoch)
+        return self._begins[whole] + round((epochs - whole) * self._batches(self.early[whole]))
+
+    def epochs(self, turns: float) -> float:
+        """That so many turns of one worker are."""
+        if turns >= self._begins[-1]:
+            return len(self.early) + (turns - self._begins[-1]) / self.batches_per_epoch
+        epoch, _ = self._place(int(turns))
+        return epoch + (turns - self._begins[epoch]) / self._batches(self.early[epoch])
+
+    def samples_in(self, turns: float) -> int:
+        """That one worker has seen after so many turns."""
+        seen = 0
+        for minibatch, begin in zip(self.early, self._begins, strict=False):
+            seen += round(min(max(0.0, turns - begin), self._batches(minibatch)) * minibatch)
+        return seen + round(max(0.0, turns - self._begins[-1]) * self.minibatch)
+
+    def epochs_of(self, samples: int) -> float:
+        """In which all workers together see so many samples."""
+        left, epoch = samples / self.workers, 0
+        for epoch, minibatch in enumerate((*self.early, self.minibatch)):
+            per_epoch = self._batches(minibatch) * minibatch
+            if left <= per_epoch or epoch == len(self.early):
+                break
+            left -= per_epoch
+        return epoch + left / per_epoch
+
+    @cached_property
+    def _begins(self) -> tuple[int, ...]:
+        """The first turns of the early epochs, and of the epoch after them."""
+        return tuple(accumulate(map(self._batches, self.early), initial=0))
+
+    def _place(self, turn: int) -> tuple[int, int]:
+        """The epoch of a turn, and its number there."""
+        if turn >= self._begins[-1]:
+            further, number = divmod(turn - self._begins[-1], self.batches_per_epoch)
+            return len(self.early) + further, number
+        epoch = max(e for e, begin in enumerate(self._begins) if begin <= turn)
+        return epoch, turn - self._begins[epoch]
+
+    def _batches(self, minibatch: int) -> int:
+        return self.samples // (minibatch * self.workers)

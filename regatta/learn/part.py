@@ -7,7 +7,7 @@ weights only while nobody else holds them, and steps into new memory otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Part:
         self.steps = 0  # updates made here
         self.version = 0  # gradients that these weights contain
         self.merging = Load(nbytes=span.nbytes)
+        self.pace: Callable[[Part], float] | None = None  # multiplies the learning rate
         self._vector = weights
         self._handed_out = False
         self._is_guest = False  # in vectors that are another rank's
@@ -79,7 +80,7 @@ class Part:
         `born` is the version of the weights that they were computed from; their age is recorded.
         `rate` multiplies the learning rate of this step.
         """
-        self._advance(gradient, of, rate)
+        self._advance(gradient, of, rate if self.pace is None else rate * self.pace(self))
         if born is not None:
             self.comm.traffic.note_age(self.version - born)
         self.steps += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 from weakref import ref
 
@@ -29,7 +29,7 @@ from regatta.learn.stage import Stage
 class Stream(Protocol):
     """Where a replica's batches come from."""
 
-    samples: int  # a batch
+    samples: int  # the next batch
 
     @property
     def planned(self) -> int:
@@ -56,6 +56,9 @@ class Stream(Protocol):
         ...
 
 
+load_of = lru_cache(Load)  # values that turn after turn has
+
+
 class Replica(Part):
     def __init__(
         self,
@@ -76,7 +79,6 @@ class Replica(Part):
         self.model, self.layout = body.model, body.layout
         self.turns = 0  # minibatches computed here
         self.last_loss: Tensor | None = None
-        self.load_of_a_turn = Load(samples=stream.samples)
         self.stream = stream
         self.bucket_bytes = bucket_bytes
         self.slots: dict[str, Tensor] = {}
@@ -99,6 +101,10 @@ class Replica(Part):
         if gradient is None:
             raise StopAsyncIteration
         return gradient
+
+    @property
+    def load_of_a_turn(self) -> Load:
+        return load_of(self.stream.samples)
 
     @property
     def unwritten(self) -> AsyncIterator[Vector]:
@@ -281,6 +287,7 @@ class Replica(Part):
             stretch = self._stretch(name)
             weights = self._cut(stretch, self._vector)
             self._parts[name] = Part(stretch, weights, self._optimiser, self.comm)
+            self._parts[name].pace = self.pace
         return self._parts[name]
 
     def _stretch(self, name: str) -> Stretch:

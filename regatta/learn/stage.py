@@ -30,16 +30,21 @@ class Turns:
     """What all stages know of a turn, whether their vectors hold numbers or not."""
 
     def __init__(self, replica: Any, part: Any, micro: int) -> None:
-        share = part.span.num_parameters / replica.layout.num_parameters
-        samples = replica.stream.samples / micro * share
         # A stage takes that part of the whole model's time that it has of its parameters; the fixed
         # part of a minibatch's time is charged for every pass.
-        self.forward_load = Load(samples * FORWARD_SHARE)
-        self.backward_load = Load(samples * (1 - FORWARD_SHARE))
+        self._share = part.span.num_parameters / replica.layout.num_parameters / micro
         self._replica = replica
         self._part = part
         self._micro = micro
         self._batches: Mapping[int, Callable[[], Any]] = {}  # by worker
+
+    @property
+    def forward_load(self) -> Load:
+        return Load(self._replica.stream.samples * self._share * FORWARD_SHARE)
+
+    @property
+    def backward_load(self) -> Load:
+        return Load(self._replica.stream.samples * self._share * (1 - FORWARD_SHARE))
 
     @property
     def micro_batches(self) -> int:

@@ -136,7 +136,6 @@ class TimingReplica(TimingPart):
         self.turns = 0
         self.slots: dict[str, Phantom] = {}
         self.counters: dict[str, int] = {}
-        self.load_of_a_turn = _load(stream.samples, 0)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
         self._stages: dict[tuple[int, int], TimingPart] = {}
@@ -168,7 +167,7 @@ class TimingReplica(TimingPart):
         if self.stream.next(number) is None:
             return None
         self.turns += 1
-        return self.comm.compute(self._gradient, self.load_of_a_turn)
+        return self.comm.compute(self._gradient, _load(self.stream.samples, 0))
 
     def _gradient(self) -> Phantom:
         return self.weights

@@ -11,7 +11,7 @@ from typing import Any
 
 from regatta import config
 from regatta.config import Run
-from regatta.data.order import Order
+from regatta.engine import order_of
 from regatta.folders import environment
 from regatta.resolve import resolve
 from regatta.runs import refuse_if_not_in_layers
@@ -94,10 +94,10 @@ class Race:
     def check(self) -> None:
         """Refuse what cannot run, before anything does."""
         runs = [self.run(lane, self.seeds[0]) for lane in self.lanes]
-        samples = runs[0].task.open().train_samples
+        data = runs[0].task.open()
         for run in runs:
             refuse_if_not_in_layers(run)
-            Order(samples, run.minibatch, run.workers, run.seed)
+            order_of(run, data)
 
     def starts(self) -> Iterator[tuple[Lane, int]]:
         """Seed by seed, and every seed begins with another lane.

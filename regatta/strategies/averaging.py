@@ -32,6 +32,7 @@ class Averaging(Strategy):
     """Model averaging: train apart, replace all models by their mean every `period` minibatches."""
 
     name = "averaging"
+    steps_alone = True
     answer = "meeting"
     source = "Su & Chen; Chen & Huo (BMUF); Douillard et al. (DiLoCo); Kaldi's schedule"
     modes = (

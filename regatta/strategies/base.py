@@ -30,6 +30,7 @@ class Strategy:
     source: ClassVar[str] = ""
     modes: ClassVar[Sequence[str]] = ("",)  # options that the exam and the twins try
     needs_layers: ClassVar[bool] = False  # the model must be one that can be split by layers
+    steps_alone: ClassVar[bool] = False  # a worker's version counts its own gradients alone
 
     @property
     def answer(self) -> Answer:

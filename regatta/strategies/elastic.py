@@ -19,6 +19,7 @@ class Elastic(Strategy):
     """Elastic averaging: models of their own and a common centre pull at each other."""
 
     name = "elastic"
+    steps_alone = True
     source = "Zhang, Choromanska & LeCun (2015); torch-distlearn's AllReduceEA"
     modes: ClassVar[Sequence[str]] = (
         "", "period=1", "compress=int8,period=2",

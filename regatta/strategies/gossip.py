@@ -18,6 +18,7 @@ class Gossip(Strategy):
     """Decentralised, asynchronous: each worker averages with one random neighbour at a time."""
 
     name = "gossip"
+    steps_alone = True
     answer = "meeting"
     deterministic = False
     source = "Lian et al. (2018)"
