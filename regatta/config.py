@@ -20,7 +20,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
 from regatta.cluster import CLUSTERS, Cluster
-from regatta.learn import optimisers
+from regatta.learn import natural, optimisers
+from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
@@ -87,6 +88,7 @@ class Run:
     task: Task = field(default_factory=Teacher)
     strategy: Strategy = field(default_factory=Single)
     optimiser: Optimiser = field(default_factory=Sgd)
+    gradient: Gradient = field(default_factory=Plain)  # that the optimiser is given
     workers: int = 1
     minibatch: int = 64  # a worker
     seed: int = 0
@@ -120,6 +122,7 @@ class Run:
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
+    "gradient": natural.registry,
 }  # fmt: skip
 
 
@@ -131,7 +134,7 @@ def nearest(word: str, known: list[str], what: str) -> str:
 
 
 def component(part: str, spec: str, like: Any = None) -> Any:
-    """A strategy, task or optimiser from `name` or `name:option=value,option=value`."""
+    """A strategy, task, optimiser or gradient from `name` or `name:option=value,option=value`."""
     name, _, options = spec.partition(":")
     known: dict[str, Any] = dict(_REGISTRIES[part]())
     if like is not None:
