@@ -20,7 +20,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
 from regatta.cluster import CLUSTERS, Cluster
-from regatta.learn import optimisers, schedules
+from regatta.learn import natural, optimisers, schedules
+from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.learn.schedules import Fixed, Scaling, Schedule
 from regatta.strategies.base import Strategy
@@ -93,6 +94,7 @@ class Run:
     optimiser: Optimiser = field(default_factory=Sgd)
     schedule: Schedule = field(default_factory=Fixed)  # of the learning rate
     scaling: Scaling = field(default_factory=Scaling)  # of the learning rate
+    gradient: Gradient = field(default_factory=Plain)  # that the optimiser is given
     workers: int = 1
     minibatch: int = 64  # a worker
     early_minibatches: tuple[int, ...] = ()  # instead, in the first epochs: one an epoch
@@ -134,6 +136,7 @@ class Run:
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
     "schedule": schedules.registry,
+    "gradient": natural.registry,
 }  # fmt: skip
 
 
@@ -145,7 +148,7 @@ def nearest(word: str, known: list[str], what: str) -> str:
 
 
 def component(part: str, spec: str, like: Any = None) -> Any:
-    """A strategy, task or optimiser from `name` or `name:option=value,option=value`."""
+    """A strategy, task, optimiser or gradient from `name` or `name:option=value,option=value`."""
     name, _, options = spec.partition(":")
     known: dict[str, Any] = dict(_REGISTRIES[part]())
     if like is not None:

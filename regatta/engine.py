@@ -101,6 +101,7 @@ class Rank:
             seed=run.seed,
             changed=changed,
             bucket_bytes=run.bucket_bytes,
+            gradient=run.gradient,
         )
 
     def _build_body(self) -> Body:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regatta.learn.direct import Direct
 from regatta.learn.layout import Layout
+from regatta.learn.natural import Preconditioner, take_up
 
 if TYPE_CHECKING:
     from regatta.learn.buckets import Backward
@@ -64,8 +65,11 @@ class Body:
         """The weights that the model came with: for all tenants, or in memory of the only one's."""
         return self.layout.initial(empty()) if self._initial is None else self._initial
 
-    def enter(self, tenant: object, weights: Tensor) -> None:
-        """Be this tenant's, with these weights."""
+    def enter(
+        self, tenant: object, weights: Tensor, preconditioner: Preconditioner | None = None
+    ) -> None:
+        """Be this tenant's, with these weights and what it has learnt of its layers."""
+        take_up(preconditioner)
         if self._tenant is not tenant:
             self._change_tenant(tenant)
         if self._points_to is not weights:

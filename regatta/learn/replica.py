@@ -20,6 +20,7 @@ from regatta.data.seeds import mixed_seed
 from regatta.learn.body import Body, Step
 from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
+from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser
 from regatta.learn.part import Part, under
 from regatta.learn.scattered import Scattered, Turns
@@ -70,6 +71,7 @@ class Replica(Part):
         seed: int = 0,
         changed: Callable[[], None] = lambda: None,
         bucket_bytes: int = 0,
+        gradient: Gradient | None = None,
     ) -> None:
         layout = body.layout
         empty = partial(comm.empty, layout.numel, layout.dtype, layout.device)
@@ -87,6 +89,7 @@ class Replica(Part):
         self._parts: dict[str, Part] = {}
         self._loss = loss
         self._seed = seed
+        self._preconditioner = (gradient or Plain()).preconditioner(body.model)
         if not body.is_shared:
             self.bind()  # from here on the model needs no memory of its own
         self._changed = changed  # type: ignore[method-assign]
@@ -225,7 +228,7 @@ class Replica(Part):
 
     def bind(self) -> None:
         """Let the model's parameters be the present weights."""
-        self.body.enter(self, self._vector)
+        self.body.enter(self, self._vector, self._preconditioner)
 
     def named_answer(self) -> dict[str, Tensor]:
         """The model by its own names, for use outside."""
@@ -297,6 +300,12 @@ class Replica(Part):
             return split(self.model, self.layout, of)[number].stretch
         return self.layout.stripe(number, of)
 
+    def reset_optimiser(self) -> None:
+        """Also forget what layers were like: it too was learnt on the way to other weights."""
+        super().reset_optimiser()
+        if self._preconditioner is not None:
+            self._preconditioner.forget()
+
     # -- what outlives the process ----------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -306,6 +315,9 @@ class Replica(Part):
         for name, part in self._parts.items():
             vectors, numbers["parts"][name] = part.state()
             tensors |= {f"part.{name}.{key}": value for key, value in vectors.items()}
+        if self._preconditioner is not None:
+            learnt, numbers["preconditioner"] = self._preconditioner.state()
+            tensors |= {f"preconditioner.{name}": value for name, value in learnt.items()}
         self.bind()
         tensors |= {f"local.{name}": value for name, value in self.body.local().items()}
         return tensors, numbers
@@ -317,6 +329,9 @@ class Replica(Part):
         self.slots = under("slot.", tensors)
         for name, of_part in numbers["parts"].items():
             self._part(name).restore(under(f"part.{name}.", tensors), of_part)
+        if self._preconditioner is not None:
+            learnt = under("preconditioner.", tensors)
+            self._preconditioner.restore(learnt, numbers["preconditioner"])
         self.bind()
         local = self.body.local()
         for name, value in under("local.", tensors).items():
