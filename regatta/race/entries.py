@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from regatta import config
+from regatta import config, start
 from regatta.config import Run
 from regatta.data.order import Order
 from regatta.folders import environment
@@ -94,10 +94,11 @@ class Race:
     def check(self) -> None:
         """Refuse what cannot run, before anything does."""
         runs = [self.run(lane, self.seeds[0]) for lane in self.lanes]
-        samples = runs[0].task.open().train_samples
+        data = runs[0].task.open()
+        start.check(start.pinned(runs[0]), data)
         for run in runs:
             refuse_if_not_in_layers(run)
-            Order(samples, run.minibatch, run.workers, run.seed)
+            Order(data.train_samples, run.minibatch, run.workers, run.seed)
 
     def starts(self) -> Iterator[tuple[Lane, int]]:
         """Seed by seed, and every seed begins with another lane.
