@@ -89,7 +89,7 @@ def _remedy(source: Weights, target: Weights) -> str:
         if _text(source.task[name]) != _text(target.task[name])
     ]
     if differing:
-        text = f"set what shapes the model as the source has it, of {', '.join(differing)}"
+        text = f"set as the source has it whatever shapes the model: {', '.join(differing)}"
     else:
         text = "name a source of the same model"
     if not target.head.prefix:
