@@ -19,6 +19,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -68,25 +69,40 @@ def copy_answer(source: Path, path: Path) -> None:
     aside.replace(path)
 
 
+def load_answer(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A model by its own names, and what its file says of it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(metadata.get("about", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise BadCheckpoint(
+            f"{path} is no whole safetensors file ({error}): it was damaged or cut short; "
+            "name another"
+        ) from None
+    return tensors, about if isinstance(about, dict) else {}
+
+
 def publish(checkpoints: Path, segment: int, ranks: int, run_digest: str, keep: int) -> Path:
     """All ranks have written: make it count, and let go of old ones."""
     part, path = _part(checkpoints, segment), folder(checkpoints, segment)
     about = {"format": FORMAT, "version": VERSION, "segment": segment, "ranks": ranks}
-    digests = {file.name: _digest(file) for file in sorted(part.iterdir())}
+    digests = {file.name: sha256_of(file) for file in sorted(part.iterdir())}
     _write_json(part / "checkpoint.json", about | {"run": run_digest, "sha256": digests})
     part.rename(path)
     _sync(checkpoints)
-    for old in _finished(checkpoints)[:-keep]:
+    for old in finished(checkpoints)[:-keep]:
         shutil.rmtree(old)
     return path
 
 
 def newest(checkpoints: Path) -> Path:
     """The last whole checkpoint, every file of it checked."""
-    finished = _finished(checkpoints)
-    if not finished:
+    whole = finished(checkpoints)
+    if not whole:
         raise BadCheckpoint(f"{checkpoints} holds no checkpoint to resume from; start without it")
-    path = finished[-1]
+    path = whole[-1]
     for name, digest in about(path)["sha256"].items():
         _check(path / name, digest)
     return path
@@ -122,14 +138,15 @@ def discard_unfinished(checkpoints: Path) -> None:
 
 def _check(file: Path, digest: str) -> None:
     try:
-        whole = _digest(file) == digest
+        whole = sha256_of(file) == digest
     except OSError as error:
         raise BadCheckpoint(f"{file} cannot be read ({error.strerror}); {_REMEDY}") from None
     if not whole:
         raise BadCheckpoint(f"{file} is damaged: its contents are not what was saved; {_REMEDY}")
 
 
-def _finished(checkpoints: Path) -> list[Path]:
+def finished(checkpoints: Path) -> list[Path]:
+    """Every checkpoint that counts, oldest first."""
     return sorted(p for p in checkpoints.glob("[0-9]*") if p.suffix != _PART)
 
 
@@ -161,6 +178,6 @@ def _sync(path: Path) -> None:
         os.close(file)
 
 
-def _digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -86,6 +86,19 @@ class Recording:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The weights to begin with: fresh ones, or those of another run."""
+
+    run: str = ""  # its folder, or a .safetensors file with a model; empty: fresh weights
+    head: str = "new"  # the last layer's weights; or kept: the rows of symbols that both know
+    sha256: str = ""  # of that file; found out where it is not given
+
+    def __post_init__(self) -> None:
+        if self.head not in ("new", "kept"):
+            raise ValueError(f"start.head must be new or kept, not {self.head}")
+
+
+@dataclass(frozen=True)
 class Run:
     """One training, completely described."""
 
@@ -99,6 +112,7 @@ class Run:
     minibatch: int = 64  # a worker
     early_minibatches: tuple[int, ...] = ()  # instead, in the first epochs: one an epoch
     seed: int = 0
+    start: Start = field(default_factory=Start)
     stop: Stop = field(default_factory=Stop)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)

@@ -63,6 +63,7 @@ class Diary:
                 price_per_hour=price * hosts if price else None,
                 train_samples=rank.around.data.train_samples,
                 eval_samples=getattr(rank.around.data, "eval_samples", None),
+                start=rank.origin,
             )
         )
 

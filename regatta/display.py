@@ -196,6 +196,8 @@ def summary_lines(s: Summary) -> list[str]:
         f"training, {s.throughput:,.0f} samples/s, workers waited {s.waiting_share:.1%} "
         f"(ended by {s.reason})"
     ]
+    if s.start:
+        lines.append(f"began with {s.start}")
     if s.final is not None:
         lines.append(f"{s.metric} {s.final:.4f}, best {s.best:.4f}")
     if s.target is not None:

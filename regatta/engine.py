@@ -31,6 +31,7 @@ from regatta.learn.stage import Rehearsal
 from regatta.learn.timing import TimingReplica
 from regatta.pace import Pace
 from regatta.scores import Scores
+from regatta.start import begin_with, identity
 from regatta.stream import Stream
 from regatta.tasks import Data
 
@@ -44,6 +45,7 @@ class Surroundings:
     log: Callable[[Event], None]
     folder: Path | None = None  # nothing is saved without one
     resume_from: Path | None = None
+    start: Path | None = None  # the weights to begin with; None: they are drawn
     timing_only: bool = False
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
     bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
@@ -87,6 +89,7 @@ class Rank:
         changed = self._after_change if self.is_holder else _nothing_more
         body = self.around.bodies.get(run.seed) or self._build_body()
         self.vector_bytes = body.layout.nbytes
+        self.origin = body.origin
         if self.around.timing_only:
             rehearsal = Rehearsal(body.model, self.around.data, self.order.indices(0, 0))
             return TimingReplica(
@@ -106,8 +109,10 @@ class Rank:
 
     def _build_body(self) -> Body:
         torch.manual_seed(mixed_seed(self.run.seed))  # equal initial weights on every rank
-        shared = self.around.world == "virtual"
-        body = Body(self.run.task.model().to(self.run.device), shared)
+        shared, start = self.around.world == "virtual", self.around.start
+        model = self.run.task.model()
+        origin = begin_with(start, model, self.run, self.around.data) if start else ""
+        body = Body(model.to(self.run.device), shared, origin)
         if shared:
             self.around.bodies[self.run.seed] = body
         return body
@@ -259,16 +264,11 @@ class Rank:
     def _save_best(self) -> None:
         if self.around.folder is not None:
             path = self.around.folder / "checkpoints" / checkpoint.BEST
-            about = {"results": self.scores.results, "samples": self.samples()}
-            checkpoint.save_answer(path, self.replica.named_answer(), about)
+            self._save_answer(path, {"samples": self.samples()})
 
-    def _save_answer(self, checkpoints: Path, over: bool) -> None:
-        part = checkpoints / f"{self.segment:06d}.part" / checkpoint.ANSWER
-        if over and self.stop.patience:
-            checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
-            return
-        about = {"results": self.scores.results}
-        checkpoint.save_answer(part, self.replica.named_answer(), about)
+    def _save_answer(self, path: Path, more: dict[str, Any]) -> None:
+        about = identity(self.run, self.around.data) | {"results": self.scores.results} | more
+        checkpoint.save_answer(path, self.replica.named_answer(), about)
 
     async def _save(self, over: bool) -> None:
         """All ranks write aside; when all have, one makes it count."""
@@ -291,7 +291,11 @@ class Rank:
         }
         checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
         if self.is_holder:
-            self._save_answer(checkpoints, over)
+            part = checkpoints / f"{self.segment:06d}.part" / checkpoint.ANSWER
+            if over and self.stop.patience:
+                checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
+            else:
+                self._save_answer(part, {})
         await self.comm.all_reduce(torch.zeros(1))  # everybody has written
         if self.comm.rank == 0:
             keep = self.run.checkpointing.keep

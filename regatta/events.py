@@ -41,6 +41,7 @@ class Started:
     price_per_hour: float | None = None  # of all hosts
     train_samples: int = 0  # an epoch
     eval_samples: int | None = None  # None: the data do not say
+    start: str = ""  # where the weights came from, in words; empty: they were drawn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,7 @@ class Summary:
     cost: float | None  # of the whole run, evaluation included
     cost_to_target: float | None
     joules: float | None  # None: not measured
+    start: str = ""  # where the weights came from; empty: they were drawn
 
 
 def summarise(events: Sequence[Event]) -> Summary:
@@ -118,6 +119,7 @@ def summarise(events: Sequence[Event]) -> Summary:
         cost=_cost(_last_time(events), price),
         cost_to_target=_cost(_wall_time(arrived.lasting, scores), price),
         joules=None if was_resumed else _joules(ranks, started.hosts),
+        start=started.start,
     )
 
 

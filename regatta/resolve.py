@@ -64,6 +64,8 @@ def resumed_plan(
     if workers is not None and workers != run.workers:
         raise ValueError(f"{folder} has {run.workers} workers; leave --workers out")
     run = config.assign(run, settings or [])
+    if run.start != plan.run.start:
+        raise ValueError(f"{folder} has begun with other weights; leave --set start... out")
     if target is not None:
         run = replace(run, stop=replace(run.stop, target=target))
     return replace(plan, run=run)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import checkpoint, choices, config, recipes
+from regatta import checkpoint, choices, config, recipes, start
 from regatta.choices import Chance, Live, Recorder, Replayer
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
@@ -64,6 +64,7 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
         plan, resume_from = _take_up(plan)
     else:
         refuse_if_taken(plan.folder)
+        plan = replace(plan, run=start.pinned(plan.run, plan.folder))
     tail = Tail(plan.events)
     sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
     return launch(
@@ -114,8 +115,13 @@ def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
             plan, resume_from = _take_up(plan)
         else:
             refuse_if_taken(plan.folder)
-    folder, resume_text = _from_rank_0(str(plan.folder), str(resume_from or ""))
-    plan = replace(plan, folder=Path(folder))
+            plan = replace(plan, run=start.pinned(plan.run, plan.folder))
+    begins = plan.run.start
+    folder, resume_text, source, digest = _from_rank_0(
+        str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
+    )
+    begins = replace(begins, run=source, sha256=digest)
+    plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
     if resume:  # as rank 0 has written it
         plan, _ = open_plan(plan.folder)
     tail = Tail(plan.events)
@@ -146,6 +152,7 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     data = _open_data(run)
     hosts = host_numbers()
     if dist.get_rank() == 0 and resume_from is None:
+        _keep_start(plan, data)
         write_plan(plan, "processes", hosts=hosts)
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
@@ -158,6 +165,7 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
         log=log,
         folder=plan.folder,
         resume_from=resume_from,
+        start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
         stops=plan.stops,
         hosts=hosts,
@@ -174,6 +182,14 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     log.close()
     chance.close()
     return ended
+
+
+def _keep_start(plan: Plan, data: Data) -> None:
+    try:
+        start.check(plan.run, data, plan.folder)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
+    start.keep(plan.run, plan.folder)
 
 
 def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
@@ -213,11 +229,16 @@ def simulate(
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
-    data = _open_data(run)
+    folder = plan.folder if plan else None
+    if folder is not None:
+        refuse_if_taken(folder)
+    run, data = start.pinned(run, folder), _open_data(run)
     chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
     recorders: list[Recorder] = []
     if plan is not None:
-        refuse_if_taken(plan.folder)
+        plan = replace(plan, run=run)
+        start.check(run, data, plan.folder)
+        start.keep(run, plan.folder)
         write_plan(plan, "virtual", timing_only)
         recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
         chance = recorders.__getitem__
@@ -226,7 +247,8 @@ def simulate(
         "virtual",
         data,
         log,
-        plan.folder if plan else None,
+        folder,
+        start=start.place(run, folder),
         timing_only=timing_only,
         hosts=run.cluster.hosts(run.workers, run.strategy.shares(run.workers)),
     )
@@ -287,7 +309,8 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
         )
     recorded = choices.read(plan.choices)
     log = Writer(None, lambda event: watch([event]))
-    around = Surroundings("virtual", _open_data(plan.run), log, stops=plan.stops)
+    begins = start.place(plan.run, folder)
+    around = Surroundings("virtual", _open_data(plan.run), log, start=begins, stops=plan.stops)
     again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
     now = environment()
     return Replay(

@@ -53,6 +53,10 @@ Settings = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="the folder to write to")]
 Seed = Annotated[int | None, typer.Option("--seed", help="draws weights and data order")]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="RUN", help="begin with the weights of a run or a .safetensors"),
+]
 Target = Annotated[float | None, typer.Option("--target", help="stop when the metric reaches it")]
 Threads = Annotated[int | None, typer.Option("--threads", help="computing threads a rank")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda")]
@@ -60,6 +64,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object, not
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="a shipped cluster, or a .toml or .json file")
 ]
+
+
+def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]:
+    """The settings and where the weights come from, by its whole path."""
+    return [*(settings or []), *([] if source is None else [f"start.run={source.resolve()}"])]
 
 
 def display_of(run: Run, speaks: bool) -> Any:

@@ -12,6 +12,7 @@ import typer
 from regatta.cli.common import (
     PIPE_WIDTH,
     AsJson,
+    From,
     Out,
     Recipe,
     Seed,
@@ -19,6 +20,7 @@ from regatta.cli.common import (
     Target,
     Threads,
     app,
+    beginning_with,
     count,
     err,
     out,
@@ -70,6 +72,7 @@ def race(
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
+    source: From = None,
     out_folder: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the race in --out")] = False,
     threads: Threads = None,
@@ -80,7 +83,7 @@ def race(
 
     if not simulated:
         warm_up()
-    given = [*(settings or []), *_as_settings(price, threads)]
+    given = [*beginning_with(source, settings), *_as_settings(price, threads)]
     worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
     asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
     if resume:
@@ -167,6 +170,7 @@ def _entered(
     from regatta.race.entries import Race, all_specs, lanes_of
     from regatta.recipes import absolute
     from regatta.resolve import resolve, split_specs
+    from regatta.start import as_settings, pinned
 
     for setting in settings:
         if (name := setting.partition("=")[0].strip()) in _OWN_OPTIONS:
@@ -178,9 +182,8 @@ def _entered(
     first, number = seed or 0, _SEEDS if seeds is None else seeds
     drawn = tuple(range(first, first + number))
     lasting = run.stop.last if last is None else last
-    return Race(
-        absolute(recipe), lanes, drawn, run.stop.target, lasting, tune or 0, tuple(settings)
-    )
+    for_all = (*settings, *as_settings(pinned(run).start))
+    return Race(absolute(recipe), lanes, drawn, run.stop.target, lasting, tune or 0, for_all)
 
 
 def _worlds(simulated: bool, both: bool, cluster: str | None) -> list[str]:

@@ -15,6 +15,7 @@ from regatta.cli.common import (
     AsJson,
     ClusterOption,
     Device,
+    From,
     Out,
     Recipe,
     Seed,
@@ -24,6 +25,7 @@ from regatta.cli.common import (
     Threads,
     Workers,
     app,
+    beginning_with,
     display_of,
     err,
     out,
@@ -39,6 +41,7 @@ def train(
     settings: Settings = None,
     target: Target = None,
     seed: Seed = None,
+    source: From = None,
     out_folder: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     device: Device = None,
@@ -58,9 +61,12 @@ def train(
     if resume:
         if seed is not None or device is not None or threads is not None:
             raise ValueError("a run goes on as it began: leave --seed, --device, --threads out")
+        if source is not None:
+            raise ValueError("a run goes on with its own weights: leave --from out")
         plan = resumed_plan(recipe, out_folder, strategy, workers, settings, target)
     else:
-        run = resolve(recipe, strategy, settings, target, seed, device, threads)
+        chosen = beginning_with(source, settings)
+        run = resolve(recipe, strategy, chosen, target, seed, device, threads)
         if workers is None and place is not None:
             workers = place[1] - run.strategy.num_servers
         run = with_workers(run, workers, settings)
@@ -95,6 +101,7 @@ def simulate(
     settings: Settings = None,
     target: Target = None,
     seed: Seed = None,
+    source: From = None,
     out_folder: Out = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -103,7 +110,8 @@ def simulate(
     from regatta import folders, runs
     from regatta.resolve import resolve, with_workers
 
-    run = resolve(recipe, strategy, settings, target, seed, None, threads, cluster)
+    chosen = beginning_with(source, settings)
+    run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
     display = display_of(run, not as_json)
@@ -149,5 +157,5 @@ def _print_summary(events: Path, folder: Path, as_json: bool) -> None:
         print(json.dumps(asdict(summary) | {"folder": str(folder)}))
         return
     for line in summary_lines(summary):
-        out.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True, markup=False)
     out.print(f"kept in {folder}")

@@ -44,8 +44,9 @@ class Step(NamedTuple):
 
 
 class Body:
-    def __init__(self, model: nn.Module, shared: bool = False) -> None:
+    def __init__(self, model: nn.Module, shared: bool = False, origin: str = "") -> None:
         self.is_shared = shared
+        self.origin = origin  # of its weights, in words, if they were not drawn
         self.last_step: Step | None = None
         self._last_join: tuple[list[ref[Tensor]], ref[Tensor]] | None = None
         self.model = model.train()

@@ -23,6 +23,7 @@ from regatta.race.entries import (
     trial_of,
 )  # fmt: skip
 from regatta.race.tuning import best, rates_of, trials
+from regatta.start import hand_down, keep, pinned
 
 FAILURE = "failure.json"  # beside the events of a run that broke
 
@@ -49,6 +50,7 @@ def enter(race: Race, folder: Path, command: str) -> None:
         )
     race.check()
     make_folder(folder)
+    keep(pinned(race.run(race.lanes[0], race.seeds[0])), folder)  # once for all lanes
     declare(race, folder, command)
 
 
@@ -66,11 +68,11 @@ def run_all(race: Race, folder: Path, announce: Announce) -> None:
     for number, (lane, lr) in enumerate(trying, 1):
         run = race.run(lane, TUNING_SEED, lr)
         start = Start(lane, run, number, of, is_trial=True)
-        _run(race.recipe, start, trial_of(folder, lane, lr), announce)
+        _run(race.recipe, start, folder, trial_of(folder, lane, lr), announce)
     tuned = {lane: best(trials(folder, lane)) if race.tune else None for lane in race.lanes}
     for number, (lane, seed) in enumerate(racing, len(trying) + 1):
         start = Start(lane, race.run(lane, seed, tuned[lane]), number, of)
-        _run(race.recipe, start, home_of(folder, lane, seed), announce)
+        _run(race.recipe, start, folder, home_of(folder, lane, seed), announce)
 
 
 def _is_raced(race: Race, folder: Path, lane: Lane) -> bool:
@@ -86,13 +88,14 @@ def has_ended(home: Path) -> bool:
     return bool(ended) and ended[-1].reason != "interrupt"
 
 
-def _run(recipe: str, start: Start, home: Path, announce: Announce) -> None:
+def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce) -> None:
     if home.exists():  # broken off: its times would not be those of an undisturbed run
         shutil.rmtree(home)
-    watch, plan = announce(start), Plan(recipe, start.run, home)
+    watch = announce(start)
+    plan = Plan(recipe, hand_down(start.run, folder, home), home)
     try:
         if start.lane.world == VIRTUAL:
-            runs.simulate(start.run, plan, watch=watch)
+            runs.simulate(plan.run, plan, watch=watch)
         else:
             runs.train(plan, watch=watch)
     except RuntimeError as error:

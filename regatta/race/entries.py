@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from regatta import config
+from regatta import config, start
 from regatta.config import Run
 from regatta.engine import order_of
 from regatta.folders import environment
@@ -95,6 +95,7 @@ class Race:
         """Refuse what cannot run, before anything does."""
         runs = [self.run(lane, self.seeds[0]) for lane in self.lanes]
         data = runs[0].task.open()
+        start.check(start.pinned(runs[0]), data)
         for run in runs:
             refuse_if_not_in_layers(run)
             order_of(run, data)

@@ -117,6 +117,12 @@ class Outcome:
         """Whether real and virtual runs stand side by side."""
         return len({standing.lane.world for standing in self.standings}) > 1
 
+    @property
+    def starts(self) -> list[str]:
+        """Where the weights of the runs came from, if they were not drawn."""
+        found = (f.summary.start for standing in self.standings for f in standing.finishes)
+        return list(dict.fromkeys(start for start in found if start))
+
     def of_world(self, world: str) -> list[Standing]:
         return [standing for standing in self.standings if standing.lane.world == world]
 

@@ -18,6 +18,7 @@ from regatta.report.tables import all_tables
 
 def as_markdown(outcome: Outcome) -> str:
     parts = [f"# {outcome.title}", "", verdict(outcome), ""]
+    parts += [f"Began with {start}.\n" for start in outcome.starts]
     for table in all_tables(outcome):
         parts += [f"## {table.title}", "", _line(table.headings)]
         parts.append(_line(["---"] + ["---:"] * (len(table.headings) - 1)))

@@ -76,6 +76,7 @@ def html(outcome: Outcome) -> str:
     body = [
         f"<h1>{escape(_title(outcome))}</h1>",
         f'<p class="verdict">{escape(verdict(outcome))}</p>',
+        *(f'<p class="note">Began with {escape(start)}.</p>' for start in outcome.starts),
         _complaints(outcome.complaints),
         *(_table(table) for table in all_tables(outcome)),
         *(_figure(figure) for figure in figures),

@@ -26,7 +26,12 @@ class Metric:
 
 
 class Data(Protocol):
-    """A task's samples, and what to do with them."""
+    """A task's samples, and what to do with them.
+
+    Data may also name the model's last layer, `head: str` (how the names of its parameters begin),
+    and what the rows of that layer stand for, `symbols: Sequence[str]`: a run that begins with the
+    weights of another leaves it fresh, or takes over the rows of symbols that both know.
+    """
 
     train_samples: int
 
