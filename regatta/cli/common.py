@@ -41,7 +41,7 @@ def _everything(
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
+_PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
 
 Recipe = Annotated[str, typer.Argument(help="a shipped recipe, or FILE.py:FUNCTION")]
 StrategyOption = Annotated[
@@ -60,6 +60,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object, not
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="a shipped cluster, or a .toml or .json file")
 ]
+
+
+def for_tables() -> Console:
+    """`out`, or a wider one where there is no terminal: `print(width=...)` can only narrow it."""
+    return out if out.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def display_of(run: Run, speaks: bool) -> Any:
