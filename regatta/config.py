@@ -214,9 +214,41 @@ def assign(owner: T, settings: list[str]) -> T:
         path, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting!r} is not of the form name=value")
-        changed: T = _assign(owner, path.strip().split("."), value.strip(), path.strip())
+        name = full_name(owner, path.strip())
+        changed: T = _assign(owner, name.split("."), value.strip(), name)
         owner = changed
     return owner
+
+
+def full_name(owner: Any, name: str) -> str:
+    """A field of the task may be named without `task.` where the run has none of that name."""
+    if not isinstance(owner, Run):
+        return name
+    first = name.partition(".")[0]
+    known = [f.name for f in fields(Run)]
+    of_task = [f.name for f in fields(owner.task) if f.name not in known]  # type: ignore[arg-type]
+    if first not in (*known, *of_task):
+        raise ValueError(nearest(first, [*known, *of_task], "setting"))
+    return f"task.{name}" if first in of_task else name
+
+
+def short_name(name: str) -> str:
+    """The other way round: as few words as `full_name` understands."""
+    prefix, _, rest = name.partition(".")
+    is_the_runs = rest.partition(".")[0] in {f.name for f in fields(Run)}
+    return rest if prefix == "task" and rest and not is_the_runs else name
+
+
+def commas_part_values(run: Run, name: str, text: str) -> bool:
+    """Whether a comma can only part values: not in a list, nor between a component's options."""
+    if name in _REGISTRIES:
+        return ":" not in text
+    owner: Any = run
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part, None)
+    kind = get_type_hints(type(owner)).get(last) if is_dataclass(owner) else None
+    return not any(get_origin(k) is tuple for k in (kind, *get_args(kind)))
 
 
 def _assign(owner: Any, path: list[str], value: str, whole: str) -> Any:

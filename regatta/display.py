@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
@@ -19,6 +20,7 @@ from regatta.metrics import Summary
 if TYPE_CHECKING:
     from regatta.race.course import Start
     from regatta.race.outcome import Outcome, Standing
+    from regatta.report.cells import Table as ReportTable
 
 _IDLE = 0.5  # of a stretch of time: who computes less than that, mostly waits
 
@@ -130,8 +132,9 @@ class Commentary:
         workers = f"{lane.workers} worker" + ("" if lane.workers == 1 else "s")
         what = f"learning rate {run.optimiser.lr:g}" if start.is_trial else f"seed {run.seed}"
         where = ", simulated" if lane.world == "virtual" else ""
+        settings = "".join(f", {name}={value}" for name, value in lane.values.items())
         self._console.print(
-            f"[bold]{lane.spec}[/bold], {workers}{where}, {what}  "
+            f"[bold]{lane.spec}[/bold], {workers}{where}{escape(settings)}, {what}  "
             f"[dim]{start.number} of {start.of}{self._left(start)}[/dim]"
         )
         self._display = Display(self._console, f"{lane.spec}, {what}", run.stop.epochs)
@@ -153,7 +156,8 @@ class Commentary:
 def race_table(outcome: Outcome) -> Table:
     goal = "" if outcome.target is None else f"to {outcome.metric} {outcome.target:g}"
     table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("strategy", no_wrap=True)
+    # Of several lines if it must be, rather than that numbers are cut off.
+    table.add_column("strategy", overflow="fold", min_width=12)
     for heading in ["workers", "hit", "median", "speedup", "samples/s", "final", "wait"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for standing in outcome.standings:
@@ -170,6 +174,21 @@ def race_table(outcome: Outcome) -> Table:
             f"{waiting:.0%}",
         )
     return table
+
+
+def shown(table: ReportTable) -> Table:
+    """A table of the report, as a terminal shows it."""
+    made = Table(title=table.title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(table.headings):
+        if number < table.words:
+            made.add_column(heading, overflow="fold", min_width=min(8, len(heading)))
+        else:
+            made.add_column(heading, justify="right", no_wrap=True)
+    for row in table.rows:
+        if table.is_grouped and row[0]:
+            made.add_section()
+        made.add_row(*map(escape, row))
+    return made
 
 
 def _time(outcome: Outcome, standing: Standing) -> str:

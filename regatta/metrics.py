@@ -42,6 +42,7 @@ class Summary:
     seconds: float
     samples: int
     throughput: float  # samples a second
+    epoch_seconds: float | None  # of training, for as many samples as the data have
     audio_throughput: float | None  # seconds of speech a second
     final: float | None
     best: float | None
@@ -74,6 +75,7 @@ def summarise(events: Sequence[Event]) -> Summary:
     workers = [r for r in ranks if r.role == "worker"]
     seconds = _last_training(events) if ended is None else ended.training
     samples = sum(r.samples for r in workers)
+    epochs = samples / started.train_samples if started.train_samples else 0.0
     audio = [r.audio for r in workers if r.audio is not None]
     busy = sum(r.computing + r.waiting for r in workers)
     ages = staleness(ranks)
@@ -99,6 +101,7 @@ def summarise(events: Sequence[Event]) -> Summary:
         seconds=seconds,
         samples=samples,
         throughput=samples / seconds if seconds else 0.0,
+        epoch_seconds=seconds / epochs if epochs else None,
         audio_throughput=sum(audio) / seconds if audio and seconds else None,
         final=values[-1] if values else None,
         best=(max if started.higher_is_better else min)(values) if values else None,

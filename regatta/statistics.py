@@ -78,6 +78,16 @@ def arrivals(times: Sequence[Time]) -> list[tuple[float, float]]:
     return curve
 
 
+def mean_interval(values: Sequence[float], confidence: float) -> Interval | None:
+    """Student's, of the mean; None where one value alone does not tell how much they scatter."""
+    if len(values) < 2:
+        return None
+    middle = fmean(values)  # and no stdev(), which breaks where a value is not a number
+    spread = math.sqrt(fmean((value - middle) ** 2 for value in values) / (len(values) - 1))
+    width = student_quantile(confidence, len(values) - 1) * spread
+    return Interval(middle - width, middle + width)
+
+
 # -- two kinds of runs, seed by seed ----------------------------------------------------------
 
 

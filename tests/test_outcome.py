@@ -14,8 +14,8 @@ from racing import TARGET, events_of, make_race, straight, write_events
 
 from regatta.events import RankEnded, Started, read_what_there_is, to_line
 from regatta.metrics import summarise
-from regatta.race.entries import VIRTUAL, Lane, home_of
-from regatta.race.outcome import label_lanes, of_race, of_run
+from regatta.race.entries import VIRTUAL, Lane, home_of, label_lanes
+from regatta.race.outcome import of_race, of_run
 from regatta.race.verdict import verdict
 from regatta.report import forms, tables
 from regatta.report.figures import all_figures

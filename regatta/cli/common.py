@@ -41,7 +41,7 @@ def _everything(
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
+_PIPE_WIDTH = 110  # of wide tables, where there is no terminal that they must fit
 
 Recipe = Annotated[str, typer.Argument(help="a shipped recipe, or FILE.py:FUNCTION")]
 StrategyOption = Annotated[
@@ -69,6 +69,11 @@ ClusterOption = Annotated[
 def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]:
     """The settings and where the weights come from, by its whole path."""
     return [*(settings or []), *([] if source is None else [f"start.run={source.resolve()}"])]
+
+
+def for_tables() -> Console:
+    """`out`, or a wider one where there is no terminal: `print(width=...)` can only narrow it."""
+    return out if out.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def display_of(run: Run, speaks: bool) -> Any:

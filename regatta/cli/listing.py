@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from regatta.cli.common import PIPE_WIDTH, AsJson, app, out
+from regatta.cli.common import AsJson, app, for_tables, out
 
 
 @app.command()
@@ -92,7 +91,7 @@ def bench(
         if file is not None:
             file.write_text(json.dumps(benchmarks.tracked(results, pairs), indent=1) + "\n")
 
-    show = out.print if out.is_terminal else partial(out.print, width=PIPE_WIDTH, crop=False)
+    show = for_tables().print
     results = benchmarks.run(name, pairs, None if as_json else show, keep)
     if as_json:
         print(json.dumps(benchmarks.tracked(results, pairs)))

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regatta.cli.common import (
-    PIPE_WIDTH,
     AsJson,
     From,
     Out,
     Recipe,
     Seed,
-    Settings,
     Target,
     Threads,
     app,
     beginning_with,
     count,
     err,
+    for_tables,
     out,
     say_what_was_not_read,
     warn_of_crowding,
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
     from regatta.race.entries import Race
 
 _SEEDS = 5  # fewer seldom tell anything apart
-_OWN_OPTIONS = {
-    "strategy": "--strategies", "workers": "--workers", "seed": "--seed and --seeds",
-    "cluster.jitter_seed": "--seed: it draws the jitter as well",
-}  # fmt: skip
 
 
 @app.command()
@@ -70,7 +65,10 @@ def race(
     price: Annotated[
         float | None, typer.Option("--price", help="of a host, an hour, in any currency")
     ] = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="any field of the run; several values: optimiser.lr=0.1,0.3"),
+    ] = None,
     seed: Seed = None,
     source: From = None,
     out_folder: Out = None,
@@ -143,9 +141,10 @@ def _next_folder(recipe: str) -> Path:
 
 def _show(folder: Path, as_json: bool) -> None:
     """The table, the verdict, and where the report is."""
-    from regatta.display import race_table
+    from regatta.display import race_table, shown
     from regatta.race.outcome import of_race
     from regatta.race.verdict import verdict
+    from regatta.report.combinations import combinations, families
     from regatta.report.files import write_html
     from regatta.report.forms import as_json as all_as_json
 
@@ -154,9 +153,10 @@ def _show(folder: Path, as_json: bool) -> None:
     if as_json:
         print(all_as_json(outcome))
         return
-    out.print()
-    wide = {} if out.is_terminal else {"width": PIPE_WIDTH, "crop": False}
-    out.print(race_table(outcome), **wide)  # type: ignore[arg-type]
+    tables = [made for made in (combinations(outcome), families(outcome)) if made is not None]
+    for table in (race_table(outcome), *map(shown, tables)):
+        out.print()
+        for_tables().print(table)
     say_what_was_not_read(outcome.complaints)
     out.print(verdict(outcome), style="bold", markup=False, soft_wrap=True)
     out.print(f"Report: {report}", markup=False, soft_wrap=True)
@@ -168,22 +168,29 @@ def _entered(
     seeds: int | None, seed: int | None, target: float | None, last: int | None, tune: int | None,
 ) -> Race:  # fmt: skip
     from regatta.race.entries import Race, all_specs, lanes_of
-    from regatta.recipes import absolute
-    from regatta.resolve import resolve, split_specs
+    from regatta.race.grid import grid_of
+    from regatta.recipes import absolute, load
+    from regatta.resolve import split_specs
     from regatta.start import as_settings, pinned
 
-    for setting in settings:
-        if (name := setting.partition("=")[0].strip()) in _OWN_OPTIONS:
-            raise ValueError(f"--set {name} is for one run: in a race use {_OWN_OPTIONS[name]}")
-    run = resolve(recipe, None, settings, target, None)
-    counts = _numbers(workers or "2", "--workers")
-    specs = split_specs(strategies) if strategies else all_specs(run, counts)
-    lanes = lanes_of(run, specs, counts, _numbers(minibatches, "--minibatch"), worlds, clusters)
+    grid = grid_of(load(recipe), settings)
+    runs = grid.runs(load(recipe))
+    run, counts = runs[0], _numbers(workers or "2", "--workers")
+    able = [] if strategies else [all_specs(each, counts) for each in runs]
+    specs = (
+        split_specs(strategies) if strategies
+        else [spec for spec in able[0] if all(spec in each for each in able)]
+    )  # fmt: skip
+    lanes = lanes_of(
+        run, specs, counts, _numbers(minibatches, "--minibatch"), worlds, clusters,
+        grid.combinations,
+    )  # fmt: skip
     first, number = seed or 0, _SEEDS if seeds is None else seeds
     drawn = tuple(range(first, first + number))
+    goal = run.stop.target if target is None else target
     lasting = run.stop.last if last is None else last
-    for_all = (*settings, *as_settings(pinned(run).start))
-    return Race(absolute(recipe), lanes, drawn, run.stop.target, lasting, tune or 0, for_all)
+    for_all = (*grid.settings, *as_settings(pinned(run).start))
+    return Race(absolute(recipe), lanes, drawn, goal, lasting, tune or 0, for_all)
 
 
 def _worlds(simulated: bool, both: bool, cluster: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,9 @@ from regatta.strategies import registry
 
 PROCESSES, VIRTUAL = "processes", "virtual"
 FILE = "race.json"
-_VERSION = 2
+_VERSION = 3
+_READABLE = (2, _VERSION)  # lanes of version 2 have no settings of their own
+_LONGEST = 40  # letters of a setting in the name of a folder
 TUNING_SEED = 10_000  # no seed that is raced: the rate must not be chosen by its own exam
 
 
@@ -32,6 +35,7 @@ class Lane:
     minibatch: int  # a worker
     world: str = PROCESSES  # or virtual
     cluster: str = ""  # of a virtual world: a shipped name or a file; empty: the recipe's
+    settings: tuple[str, ...] = ()  # name=value, only those that vary between lanes
 
     @property
     def is_single(self) -> bool:
@@ -43,7 +47,23 @@ class Lane:
         parts = [self.spec, f"{self.workers}w", f"{self.minibatch}m"]
         if self.world == VIRTUAL:
             parts.append(f"on {Path(self.cluster).stem}" if self.cluster else VIRTUAL)
-        return re.sub(r"[^A-Za-z0-9.=,+-]+", "-", " ".join(parts).replace(":", "+"))
+        name = re.sub(r"[^A-Za-z0-9.=,+-]+", "-", " ".join(parts).replace(":", "+"))
+        return "-".join([name, *(_as_folder(*setting) for setting in self.values.items())])
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Of its own settings, by the shortest names that a person may use."""
+        parts = (setting.partition("=") for setting in self.settings)
+        return {config.short_name(name): value for name, _, value in parts}
+
+
+def _as_folder(name: str, value: str) -> str:
+    """A setting as a part of a folder's name; a digest makes up for what is lost of it."""
+    text = f"{name}={value}"
+    kept = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", text.replace(":", "+"))[:_LONGEST]
+    if kept.replace("+", ":") == text:
+        return kept
+    return f"{kept}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ class Race:
     target: float | None = None
     last: int = 1  # evaluations whose median must reach it
     tune: int = 0  # learning rates tried for every lane; 0: all take the recipe's
-    settings: tuple[str, ...] = ()  # of all lanes, as given with --set
+    settings: tuple[str, ...] = ()  # as given with --set; of those that vary a lane has its own
 
     def __post_init__(self) -> None:
         if not self.lanes:
@@ -75,7 +95,7 @@ class Race:
         run = resolve(
             self.recipe,
             None,
-            list(self.settings),
+            with_values(self.settings, lane.settings),
             self.target,
             seed,
             cluster=lane.cluster or None,
@@ -93,12 +113,19 @@ class Race:
 
     def check(self) -> None:
         """Refuse what cannot run, before anything does."""
-        runs = [self.run(lane, self.seeds[0]) for lane in self.lanes]
-        data = runs[0].task.open()
-        start.check(start.pinned(runs[0]), data)
-        for run in runs:
-            refuse_if_not_in_layers(run)
-            order_of(run, data)
+        opened: list[tuple[Any, Any]] = []  # tasks and their data
+        for lane, label in zip(self.lanes, label_lanes(self.lanes), strict=True):
+            try:
+                run = self.run(lane, self.seeds[0])
+                if run.task not in [task for task, _ in opened]:
+                    opened.append((run.task, run.task.open()))
+                    run.task.model()
+                data = next(data for task, data in opened if task == run.task)
+                start.check(start.pinned(run), data)
+                refuse_if_not_in_layers(run)
+                order_of(run, data)
+            except (ValueError, RuntimeError) as error:  # PyTorch refuses sizes with the latter
+                raise ValueError(f"{label} cannot start: {error}") from None
 
     def starts(self) -> Iterator[tuple[Lane, int]]:
         """Seed by seed, and every seed begins with another lane.
@@ -111,6 +138,12 @@ class Race:
                 yield lane, seed
 
 
+def with_values(settings: Sequence[str], values: Sequence[str]) -> list[str]:
+    """The settings in their order, with these values for those of the same names."""
+    own = {value.partition("=")[0]: value for value in values}
+    return [own.pop(s.partition("=")[0], s) for s in settings] + list(own.values())
+
+
 def lanes_of(
     run: Run,
     specs: Sequence[str],
@@ -118,15 +151,17 @@ def lanes_of(
     minibatches: Sequence[int] = (),
     worlds: Sequence[str] = (PROCESSES,),
     clusters: Sequence[str] = (),
+    combinations: Sequence[tuple[str, ...]] = ((),),
 ) -> tuple[Lane, ...]:
     """Every combination that there is; `single` keeps its one worker."""
     places = [
         (world, c) for world in worlds for c in (clusters if world == VIRTUAL else ()) or ("",)
     ]
     made = [
-        Lane(spec, 1 if is_single(spec) else count, minibatch, world, cluster)
+        Lane(spec, 1 if is_single(spec) else count, minibatch, world, cluster, settings)
         for spec in specs
         for count in workers
+        for settings in combinations
         for minibatch in minibatches or (run.minibatch,)
         for world, cluster in places
     ]
@@ -151,6 +186,37 @@ def _can_start(run: Run, spec: str, workers: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def varies_in(lanes: Sequence[Lane], name: str) -> bool:
+    """Whether lanes differ in workers, minibatch or settings; `single` has no choice of workers."""
+    chosen = [lane for lane in lanes if not (lane.is_single and name == "workers")]
+    return len({getattr(lane, name) for lane in chosen}) > 1
+
+
+def label_lanes(lanes: Sequence[Lane]) -> list[str]:
+    """Of each what tells it from the others, in few words."""
+    shown = [n for n in ("workers", "minibatch", "settings") if varies_in(lanes, n)]
+    show_place = len({(lane.world, lane.cluster) for lane in lanes}) > 1
+    labels = []
+    for lane in lanes:
+        parts = [lane.spec]
+        if "workers" in shown and not lane.is_single:
+            parts.append(f"{lane.workers} worker" + ("" if lane.workers == 1 else "s"))
+        if "minibatch" in shown:
+            parts.append(f"minibatch {lane.minibatch}")
+        if "settings" in shown:
+            parts += [f"{name}={value}" for name, value in lane.values.items()]
+        if show_place:
+            parts.append(place_of(lane))
+        labels.append(", ".join(parts))
+    return labels
+
+
+def place_of(lane: Lane) -> str:
+    if lane.cluster:
+        return f"on {Path(lane.cluster).stem}"
+    return "simulated" if lane.world == VIRTUAL else "real"
 
 
 # -- on disk ----------------------------------------------------------------------------------
@@ -182,11 +248,14 @@ def declared(folder: Path) -> tuple[Race, dict[str, Any]]:
     path = folder / FILE
     try:
         values = json.loads(path.read_text())
-        if values.get("regatta_race") != _VERSION:
+        if values.get("regatta_race") not in _READABLE:
             raise ValueError("not written by this version of Regatta")
         known = {f.name for f in fields(Race)}
         arguments = {name: value for name, value in values.items() if name in known}
-        arguments["lanes"] = [Lane(**lane) for lane in arguments["lanes"]]
+        arguments["lanes"] = [
+            Lane(**(lane | {"settings": tuple(lane.get("settings", ()))}))
+            for lane in arguments["lanes"]
+        ]
         for name in ("lanes", "seeds", "settings"):
             arguments[name] = tuple(arguments[name])
         return Race(**arguments), values

@@ -14,7 +14,7 @@ from typing import Any
 from regatta.events import Event, read_what_there_is
 from regatta.metrics import BROKEN_OFF, Summary, summarise
 from regatta.race.course import FAILURE
-from regatta.race.entries import VIRTUAL, Lane, declared, home_of
+from regatta.race.entries import Lane, declared, home_of, label_lanes
 from regatta.race.tuning import Trial, trials
 from regatta.statistics import (
     Comparison,
@@ -111,6 +111,7 @@ class Outcome:
     command: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
     complaints: tuple[str, ...] = ()  # what could not be read, or has not been run
+    lanes: tuple[Lane, ...] = ()  # in the order of their declaration
 
     @property
     def is_mixed(self) -> bool:
@@ -132,12 +133,15 @@ class Outcome:
         return compare(first.times, other.times, max(1, others))
 
     def _alone(self, standing: Standing) -> list[Standing]:
-        """The lanes of one worker on the same machine, which others are measured by."""
-        place = standing.lane.world, standing.lane.cluster
+        """The lanes of one worker that others are measured by: same machine, same settings."""
+
+        def alike(lane: Lane) -> tuple[object, ...]:
+            return lane.world, lane.cluster, lane.settings
+
         return [
             s
             for s in self.standings
-            if s.lane.workers == 1 and (s.lane.world, s.lane.cluster) == place
+            if s.lane.workers == 1 and alike(s.lane) == alike(standing.lane)
         ]
 
     def single(self, standing: Standing) -> Standing | None:
@@ -202,6 +206,7 @@ def of_race(folder: Path) -> Outcome:
         command=str(values.get("command", "")),
         environment=dict(values.get("environment", {})),
         complaints=tuple(complaints),
+        lanes=race.lanes,
     )
 
 
@@ -300,28 +305,6 @@ def ranked(standings: Sequence[Standing], target: float | None) -> list[Standing
         return max(0.0, target - best if first.higher_is_better else best - target)
 
     return sorted(standings, key=lambda s: (s.median, -s.reached / len(s.times), short(s)))
-
-
-def label_lanes(lanes: Sequence[Lane]) -> list[str]:
-    """Of each what tells it from the others, in few words."""
-    show_workers = len({lane.workers for lane in lanes if not lane.is_single}) > 1
-    show_minibatch = len({lane.minibatch for lane in lanes}) > 1
-    show_place = len({(lane.world, lane.cluster) for lane in lanes}) > 1
-    labels = []
-    for lane in lanes:
-        parts = [lane.spec]
-        if show_workers and not lane.is_single:
-            parts.append(f"{lane.workers} workers")
-        if show_minibatch:
-            parts.append(f"minibatch {lane.minibatch}")
-        if show_place:
-            parts.append(f"on {Path(lane.cluster).stem}" if lane.cluster else _place(lane))
-        labels.append(", ".join(parts))
-    return labels
-
-
-def _place(lane: Lane) -> str:
-    return "simulated" if lane.world == VIRTUAL else "real"
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -63,13 +63,18 @@ def _of_world(outcome: Outcome, world: str) -> str:
     came = [(other, comparison) for other, comparison in rivals if other.reached]
     if not came:
         return f"{where}{text}, and nobody else did."
-    ending = f"; {' and '.join(never)} missed it in every run." if never else "."
+    ending = f"; {_few(never)} missed it in every run." if never else "."
     level = [rival for rival in came if not rival[1].is_faster]
     if len(first.times) == 1:
         return f"{where}{text}, first; {_next(*came[0])}{ending}"
     if not level:
         return f"{where}{text}, first and {_ahead(*came[0])}{ending}"
     return f"{where}{text}, but that is a tie: {_level(level)}{ending}"
+
+
+def _few(labels: list[str]) -> str:
+    """Of a grid very many may have missed it; the table names them."""
+    return " and ".join(labels) if len(labels) <= 3 else f"{len(labels)} others"
 
 
 def _nobody(nearest: Standing, goal: str) -> str:

@@ -123,19 +123,20 @@ def scaling(outcome: Outcome) -> Figure | None:
     for standing in outcome.standings:
         lane = standing.lane
         if lane.workers > 1 and outcome.scaling(standing) is not None:
-            key = (lane.spec, lane.world, lane.cluster, outcome.kind_of_scaling(standing))
+            name = ", ".join([lane.spec, *(f"{n}={v}" for n, v in lane.values.items())])
+            key = (name, lane.world, lane.cluster, outcome.kind_of_scaling(standing))
             groups.setdefault(key, []).append(standing)
     if not groups:
         return None
     traces = []
-    for (spec, world, cluster, kind), members in groups.items():
+    for (name, world, cluster, kind), members in groups.items():
         members.sort(key=lambda s: (s.lane.workers, s.lane.minibatch))
         where = f", {cluster or 'simulated'}" if world == VIRTUAL and outcome.is_mixed else ""
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": f"{spec}{where} ({kind})",
+                "name": f"{name}{where} ({kind})",
                 "x": [1, *(s.lane.workers for s in members)],
                 "y": [1.0, *(outcome.scaling(s) for s in members)],
                 "line": _stroke(outcome, members[0], 2),
@@ -150,8 +151,8 @@ def scaling(outcome: Outcome) -> Figure | None:
     return Figure(
         "scaling",
         "Speedup against workers",
-        "Samples a second against the best run of one worker. Weak: a worker's minibatch stays "
-        "the same; strong: that of all workers together does.",
+        "Samples a second against the best run of one worker with the same settings. Weak: a "
+        "worker's minibatch stays the same; strong: that of all workers together does.",
         [ideal, *traces],
         layout,
     )

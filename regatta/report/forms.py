@@ -13,6 +13,7 @@ from typing import Any
 from regatta.events import Evaluated
 from regatta.race.outcome import Finish, Outcome, Standing
 from regatta.race.verdict import verdict
+from regatta.report.combinations import rows_of
 from regatta.report.tables import all_tables
 
 
@@ -21,7 +22,7 @@ def as_markdown(outcome: Outcome) -> str:
     parts += [f"Began with {start}.\n" for start in outcome.starts]
     for table in all_tables(outcome):
         parts += [f"## {table.title}", "", _line(table.headings)]
-        parts.append(_line(["---"] + ["---:"] * (len(table.headings) - 1)))
+        parts.append(_line(["---"] * table.words + ["---:"] * (len(table.headings) - table.words)))
         parts += [_line(row) for row in table.rows]
         parts += ["", table.note, ""]
     parts += [f"- {complaint}" for complaint in outcome.complaints]
@@ -40,14 +41,16 @@ def as_csv(outcome: Outcome) -> str:
         _flat(standing, finish) for standing in outcome.standings for finish in standing.finishes
     ]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["lane", "seed"], lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["lane", "seed"]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
 def _flat(standing: Standing, finish: Finish) -> dict[str, Any]:
-    values = {"lane": standing.label} | asdict(finish.summary)
+    settings = dict(setting.partition("=")[::2] for setting in standing.lane.settings)
+    values = {"lane": standing.label} | settings | asdict(finish.summary)
     values["staleness"] = json.dumps(values["staleness"])
     return values
 
@@ -67,6 +70,7 @@ def as_json(outcome: Outcome) -> str:
         "environment": outcome.environment,
         "complaints": outcome.complaints,
         "standings": [_values(outcome, standing) for standing in outcome.standings],
+        "combinations": [asdict(row) for row in rows_of(outcome)],
     }
     return json.dumps(_finite(values), indent=1)
 

@@ -13,9 +13,10 @@ from plotly.offline import get_plotlyjs
 from regatta.metrics import Summary
 from regatta.race.outcome import Outcome
 from regatta.race.verdict import verdict
+from regatta.report.cells import Table
 from regatta.report.drawing import Figure
 from regatta.report.figures import all_figures
-from regatta.report.tables import Table, all_tables
+from regatta.report.tables import all_tables
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -32,7 +33,8 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; white-space: nowrap;
          border-bottom: 1px solid #e6e6e6; }
 th { font-weight: 600; color: #444; border-bottom: 2px solid #bbb; }
-th:first-child, td:first-child { text-align: left; }
+.words { text-align: left; }
+tbody + tbody tr:first-child td { border-top: 2px solid #bbb; }
 tr:first-child td { font-weight: 600; }
 .plain tr:first-child td { font-weight: 400; }
 figure { margin: 0; }
@@ -116,16 +118,25 @@ def _complaints(complaints: Sequence[str]) -> str:
     return f'<ul class="complaints">{items}</ul>'
 
 
-def _table(table: Table, kind: str = "") -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
+def _table(table: Table) -> str:
+    kind = "" if table.is_ranked else ' class="plain"'
+    head = f"<thead>{_row(table, 'th', table.headings)}</thead>"
+    bodies: list[str] = []
+    for row in table.rows:
+        if not bodies or (table.is_grouped and row[0]):
+            bodies.append("")
+        bodies[-1] += _row(table, "td", row)
+    rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return (
-        f'<section><h2>{escape(table.title)}</h2><div class="scroll"><table class="{kind}">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<p class="note">{escape(table.note)}</p></section>'
+        f'<section><h2>{escape(table.title)}</h2><div class="scroll"><table{kind}>{head}{rows}'
+        f'</table></div><p class="note">{escape(table.note)}</p></section>'
     )
+
+
+def _row(table: Table, tag: str, cells: Sequence[str]) -> str:
+    kinds = [' class="words"' if n < table.words else "" for n in range(len(cells))]
+    pairs = zip(kinds, cells, strict=True)
+    return f"<tr>{''.join(f'<{tag}{kind}>{escape(c)}</{tag}>' for kind, c in pairs)}</tr>"
 
 
 def _figure(figure: Figure) -> str:
@@ -157,9 +168,9 @@ def _version() -> str:
 def _runs(outcome: Outcome) -> str:
     """Every measure of every run, for who wants to see them all."""
     names = [field.name for field in fields(Summary) if field.name != "staleness"]
-    finishes = [f for standing in outcome.standings for f in standing.finishes]
+    finishes = [(s.label, finish) for s in outcome.standings for finish in s.finishes]
     columns = [
-        [str(f.folder), *(_cell(getattr(f.summary, name)) for name in names)] for f in finishes
+        [str(f.folder), *(_cell(getattr(f.summary, name)) for name in names)] for _, f in finishes
     ]
     rows = [
         [heading, *(column[n] for column in columns)]
@@ -168,10 +179,11 @@ def _runs(outcome: Outcome) -> str:
     table = Table(
         "All runs",
         "A column each.",
-        ["", *(f"{f.lane.spec}, seed {f.seed}" for f in finishes)],
+        ["", *(f"{label}, seed {f.seed}" for label, f in finishes)],
         rows,
+        is_ranked=False,
     )
-    return f"<details><summary>All measures of all runs</summary>{_table(table, 'plain')}</details>"
+    return f"<details><summary>All measures of all runs</summary>{_table(table)}</details>"
 
 
 def _cell(value: object) -> str:

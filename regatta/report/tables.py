@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from regatta.arrival import Score, Target, arrival
 from regatta.metrics import scores_of
 from regatta.race.entries import PROCESSES, VIRTUAL
 from regatta.race.outcome import Finish, Outcome, Standing
-from regatta.statistics import Comparison, Interval
+from regatta.report.cells import (
+    NEVER,
+    Table,
+    number,
+    one_or_none,
+    price,
+    ratio,
+    seconds,
+    span,
+    without_empty_columns,
+)  # fmt: skip
+from regatta.report.combinations import combinations, families
+from regatta.statistics import Comparison
 
 _PARTS = (0.5, 0.8, 0.9, 1.0)  # of the way from the first evaluation to the target
-NEVER = "–"
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    note: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def all_tables(outcome: Outcome) -> list[Table]:
     """Those that have something to say of this outcome."""
-    made = [standings(outcome), levels(outcome), speed(outcome), accuracy(outcome)]
+    made = [standings(outcome), combinations(outcome), families(outcome), levels(outcome)]
+    made += [speed(outcome), accuracy(outcome)]
     made += [resources(outcome), cost(outcome), predictions(outcome), tuning(outcome)]
     return [table for table in made if table is not None and table.rows]
 
@@ -147,9 +149,10 @@ def speed(outcome: Outcome) -> Table:
         )
     table = Table(
         "Throughput, speedup and efficiency",
-        "Against the best run of one worker. Speedup compares samples a second, efficiency is "
-        "speedup over workers, to target compares times to the target. Weak scaling: every "
-        "worker has the minibatch that one worker has; strong: all of them together have.",
+        "Against the best run of one worker with the same settings. Speedup compares samples a "
+        "second, efficiency is speedup over workers, to target compares times to the target. Weak "
+        "scaling: every worker has the minibatch that one worker has; strong: all of them together "
+        "have.",
         ["strategy", "workers", "minibatch", "samples/s", "speech s/s", "speedup", "efficiency",
          "to target", "scaling"],
         rows,
@@ -238,7 +241,7 @@ def predictions(outcome: Outcome) -> Table | None:
     rows = []
     for real in outcome.of_world(PROCESSES):
         for simulated in outcome.of_world(VIRTUAL):
-            same = ("spec", "workers", "minibatch")
+            same = ("spec", "workers", "minibatch", "settings")
             if all(getattr(real.lane, name) == getattr(simulated.lane, name) for name in same):
                 off = simulated.median / real.median if math.isfinite(real.median) else math.nan
                 rows.append(
@@ -268,49 +271,4 @@ def tuning(outcome: Outcome) -> Table | None:
         "chosen, or the one that came nearest.",
         ["strategy", "learning rate", "to target", "best", ""],
         rows,
-    )
-
-
-# -- cells ------------------------------------------------------------------------------------
-
-
-def seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f} s" if math.isfinite(value) else NEVER
-
-
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def ratio(value: float | None) -> str:
-    if value is None or math.isnan(value):
-        return ""
-    return f"{value:.2f}x" if math.isfinite(value) else NEVER
-
-
-def price(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if math.isfinite(value) else NEVER
-
-
-def span(interval: Interval) -> str:
-    ends = (f"{v:.2f}" if math.isfinite(v) else "no end" for v in (interval.low, interval.high))
-    return " to ".join(ends)
-
-
-def one_or_none(values: Sequence[float | None], form: str) -> str:
-    known = [value for value in values if value is not None]
-    return form.format(median(known)) if known else ""
-
-
-def without_empty_columns(table: Table) -> Table:
-    kept = [n for n in range(len(table.headings)) if any(row[n] for row in table.rows)]
-    return Table(
-        table.title,
-        table.note,
-        [table.headings[n] for n in kept],
-        [[row[n] for n in kept] for row in table.rows],
     )
