@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from regatta.config import Run
 
 app = typer.Typer(
@@ -69,6 +72,32 @@ ClusterOption = Annotated[
 def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]:
     """The settings and where the weights come from, by its whole path."""
     return [*(settings or []), *([] if source is None else [f"start.run={source.resolve()}"])]
+
+
+def prepare(runs: Iterable[Run], speaks: bool) -> None:
+    """Make what tasks need and do not find, before anybody waits for it, and say so."""
+    makers = [getattr(run.task, "prepare", None) for run in runs]
+    with ExitStack() as stack:
+        tell = _teller(stack) if speaks else lambda what, share: None
+        for make in filter(None, makers):
+            make(tell)
+
+
+def _teller(stack: ExitStack) -> Callable[[str, float], None]:
+    """A live line on a terminal, a line for each kind of work in a pipe."""
+    told: list[str] = []
+    status: list[Status] = []
+
+    def tell(what: str, share: float) -> None:
+        if out.is_terminal:
+            if not status:
+                status.append(stack.enter_context(out.status(what)))
+            status[0].update(f"{what}: {share:.0%}")
+        elif what not in told:
+            told.append(what)
+            out.print(what)
+
+    return tell
 
 
 def for_tables() -> Console:

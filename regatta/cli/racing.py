@@ -23,6 +23,7 @@ from regatta.cli.common import (
     err,
     for_tables,
     out,
+    prepare,
     say_what_was_not_read,
     warn_of_crowding,
 )  # fmt: skip
@@ -99,6 +100,7 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
     from regatta.race.course import enter, run_all
     from regatta.race.entries import PROCESSES
 
+    prepare((entered.run(lane, entered.seeds[0]) for lane in entered.lanes), not silent)
     if not resume:
         enter(entered, folder, shlex.join(["regatta", *sys.argv[1:]]))
     real = [lane for lane in entered.lanes if lane.world == PROCESSES]

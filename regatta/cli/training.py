@@ -29,6 +29,7 @@ from regatta.cli.common import (
     display_of,
     err,
     out,
+    prepare,
     warn_of_crowding,
 )  # fmt: skip
 
@@ -74,6 +75,7 @@ def train(
     speaks = (place is None or place[0] == 0) and not as_json
     if speaks:
         warn_of_crowding(plan.run)
+    prepare([plan.run], speaks)
     display = display_of(plan.run, speaks)
     try:
         runs.train(plan, resume, display or runs.ignore)
@@ -114,6 +116,7 @@ def simulate(
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
+    prepare([run], not as_json)
     display = display_of(run, not as_json)
     try:
         runs.simulate(run, plan, timing_only, display or runs.ignore)

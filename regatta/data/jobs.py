@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,7 +20,10 @@ def processes(
 ) -> Iterator[ProcessPoolExecutor]:
     """Started anew, not forked; an interrupt is left to this process, which ends them."""
     try:
-        with ProcessPoolExecutor(max(1, jobs), get_context("spawn"), _begin, (prepare,)) as pool:
+        with (
+            _without_main(),
+            ProcessPoolExecutor(max(1, jobs), get_context("spawn"), _begin, (prepare,)) as pool,
+        ):
             try:
                 yield pool
             finally:
@@ -29,6 +33,20 @@ def processes(
             f"a process that {what} has died (out of memory?): run the same command again, it goes "
             "on where it can; fewer --jobs need less memory"
         ) from None
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Children need our functions alone: a script that has no guard would run again in each."""
+    main = sys.modules["__main__"]
+    file, spec = main.__dict__.pop("__file__", None), main.__spec__
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
+        if file is not None:
+            main.__file__ = file
 
 
 def _begin(prepare: Callable[[], None]) -> None:

@@ -30,6 +30,7 @@ REMEDIES = {
     "too long": "cut it, or allow more with --max-seconds",
     "too short": "leave it out: the window of the network is longer",
     "transcript too long for its audio": "check the transcript: CTC needs a frame a symbol",
+    "no times": "import alignments with the corpus (--align)",
     "broken alignment": "mend the alignment; the utterance is used without it",
     "alignment without utterance": "there is no such utterance here",
     # Used all the same:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,6 @@ Inputs = Callable[[Tensor], Tensor]
 class Rbm:
     """How to pretrain; the first layer has Gaussian inputs, the others have binary ones."""
 
-    name: ClassVar[str] = "rbm"
     epochs_gaussian: int = 2
     epochs: int = 1
     lr_gaussian: float = 0.01

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 from regatta import config
 from regatta.config import Run
@@ -80,6 +81,8 @@ def _refuse_owned(name: str) -> None:
 
 
 def _values(run: Run, name: str, text: str) -> list[str]:
+    if Path(text).exists():  # whatever its name is made of
+        return [text]
     parts = text.split(";")
     if len(parts) == 1 and config.commas_part_values(run, name, text):
         parts = text.split(",")

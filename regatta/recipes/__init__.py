@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regatta.config import Run, nearest
-from regatta.recipes.shipped import teacher, vectors
+from regatta.recipes.shipped import frames, frames_paper, teacher, vectors
 
-SHIPPED: dict[str, Callable[[], Run]] = {recipe.__name__: recipe for recipe in (teacher, vectors)}
+SHIPPED: dict[str, Callable[[], Run]] = {
+    recipe.__name__.replace("_", "-"): recipe for recipe in (teacher, vectors, frames, frames_paper)
+}
 
 
 def load(name: str) -> Run:

@@ -1,7 +1,9 @@
 """The recipes that come with Regatta."""
 
 from regatta.config import Checkpointing, Evaluation, Run, Stop
+from regatta.data.labels import Labelling
 from regatta.learn.optimisers import Sgd
+from regatta.tasks.frames import Frames
 from regatta.tasks.teacher import Teacher
 from regatta.tasks.vectors import Vectors
 
@@ -14,6 +16,34 @@ def teacher() -> Run:
         minibatch=256,
         stop=Stop(epochs=12, target=0.86),
         evaluation=Evaluation(every=0.5),
+    )
+
+
+def frames() -> Run:
+    """Phones of speech made on the spot, frame by frame, by a small bottleneck DNN: minutes."""
+    return Run(
+        task=Frames(),
+        optimiser=Sgd(lr=0.1),
+        minibatch=256,
+        stop=Stop(epochs=10),
+        evaluation=Evaluation(every=0.5),
+    )
+
+
+def frames_paper() -> Run:
+    """The network of Hu et al., 680-2048-2048-60-2048-2048-16765, on senones: a day and more."""
+    return Run(
+        task=Frames(
+            minutes=432.0,
+            dev_minutes=20.0,
+            hidden=(2048, 2048, 60, 2048, 2048),
+            labels=Labelling(states=3, senones=16_765),
+        ),
+        optimiser=Sgd(lr=0.01),
+        minibatch=256,
+        stop=Stop(epochs=10),
+        evaluation=Evaluation(every=1.0),
+        checkpointing=Checkpointing(every=1.0),
     )
 
 

@@ -55,8 +55,9 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def registry() -> dict[str, type[Task]]:
+    from regatta.tasks.frames import Frames
     from regatta.tasks.sequences import Sequences
     from regatta.tasks.teacher import Teacher
     from regatta.tasks.vectors import Vectors
 
-    return {task.name: task for task in (Teacher, Vectors, Sequences)}
+    return {task.name: task for task in (Teacher, Vectors, Sequences, Frames)}
