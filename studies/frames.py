@@ -82,7 +82,7 @@ def virtual_pieces(out: Path, full: bool) -> dict[str, list[str]]:
         pieces[f"averaging-{init}"] = [
             "--strategies", specs, "--workers", "8,16", "--minibatch", "128",
             "--set", "gradient=plain,natural", "--set", f"init={init}",
-            "--set", "activation=sigmoid", "--set", "optimiser.lr=3", "--tune", "3",
+            "--set", "activation=sigmoid", "--set", "optimiser.lr=3", "--tune", "2",
             "--set", f"stop.epochs={AVERAGING_EPOCHS[full]}",
             "--simulate", "--cluster", str(CLUSTERS / "su-small.toml"),
         ]  # fmt: skip
