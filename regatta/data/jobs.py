@@ -39,7 +39,7 @@ def processes(
 def _without_main() -> Iterator[None]:
     """Children need our functions alone: a script that has no guard would run again in each."""
     main = sys.modules["__main__"]
-    file, spec = main.__dict__.pop("__file__", None), main.__spec__
+    file, spec = main.__dict__.pop("__file__", None), getattr(main, "__spec__", None)
     main.__spec__ = None
     try:
         yield
@@ -47,6 +47,19 @@ def _without_main() -> Iterator[None]:
         main.__spec__ = spec
         if file is not None:
             main.__file__ = file
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums of several threads may differ in their last digit."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _begin(prepare: Callable[[], None]) -> None:
