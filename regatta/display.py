@@ -113,6 +113,7 @@ class Display:
         self._console.print(
             f"  {event.training:8.2f} s  epoch {event.epoch:6.2f}{epochs}  {results}",
             highlight=False,
+            soft_wrap=True,
         )
 
 
