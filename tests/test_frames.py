@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import signal
 import time
 from dataclasses import asdict, replace
@@ -601,3 +602,11 @@ def test_dnn_of_the_task_has_its_head_last(corpora):
     data = one.open()
     assert [name for name, _ in one.model().named_parameters()][-1] == f"{data.head}.bias"
     assert one.model()[int(data.head)].out_features == len(data.symbols)
+
+
+def test_the_page_names_every_option():
+    page = (Path(__file__).parent.parent / "docs" / "frames.md").read_text()
+    named = [option for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+             for option in re.findall(r"`([^`=]+)", row)]  # fmt: skip
+    assert set(config.options(Frames)) <= set(named)
+    assert {f"labels.{option}" for option in config.options(Labelling)} <= set(named)

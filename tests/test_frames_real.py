@@ -18,6 +18,7 @@ from rich.console import Console
 
 from regatta import config, recipes
 from regatta.config import Evaluation, Run, Stop
+from regatta.data.features import Features
 from regatta.display import Display
 from regatta.events import Evaluated, RankEnded, Started, Warned, read
 from regatta.learn.optimisers import Sgd
@@ -71,50 +72,61 @@ def corpus_with_ctm(root: Path, number: int, seed: int) -> Path:
     return root
 
 
-def test_from_recordings_and_times_to_a_run_that_replays(tmp_path, cache):
-    for name, number, seed in (("train", 12, 1), ("dev", 4, 2)):
-        corpus = corpus_with_ctm(tmp_path / name, number, seed)
-        made = command("data", "features", corpus / "audio", "--align", corpus / "phones.ctm",
-                       "--out", tmp_path / f"f-{name}", *settings("mels=40", "mfcc=0"))  # fmt: skip
-        assert made.returncode == 0, made.stderr
-    folders = f"train={tmp_path / 'f-train'}", f"dev={tmp_path / 'f-dev'}"
+def test_from_recordings_and_times_to_a_run_that_resumes_and_replays(tmp_path, cache):
+    corpus = corpus_with_ctm(tmp_path / "train", 12, seed=1)
+    made = command("data", "features", corpus / "audio", "--align", corpus / "phones.ctm",
+                   "--out", tmp_path / "f-train", *settings("mels=40", "mfcc=0"))  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    described(spoken(tmp_path / "dev", 4, seed=2, languages=("",)), tmp_path / "f-dev",
+              Features(mels=40, mfcc=0))  # fmt: skip
     run = tmp_path / "run"
-    small = settings(*folders, "languages=", "hidden=32,16", "minibatch=32", "stop.epochs=6")
-    trained = command("train", "frames", "-s", "all-reduce", "-n", "2", "--out", run, *small)
+    options = ("-s", "all-reduce", "-n", "2", "--out", run)
+    words = (
+        f"train={tmp_path / 'f-train'}", f"dev={tmp_path / 'f-dev'}", "languages=",
+        "hidden=24,16", "activation=sigmoid", "init=rbm", "rbm.minibatch=32",
+        "minibatch=16", "optimiser.lr=1", "stop.epochs=4", "checkpointing.every=4",
+    )  # fmt: skip
+    trained = command("train", "frames", *options, *settings(*words))
     assert trained.returncode == 0, trained.stderr
-    assert "labelling frames" in trained.stdout
+    lines = trained.stdout.splitlines()
+    assert lines[:3] == [
+        "labelling frames", "pretraining layer 1 of 2", "pretraining layer 2 of 2",
+    ]  # fmt: skip
+    files = {path: path.stat().st_mtime_ns for path in cache.rglob("layer-*.safetensors")}
+    assert len(files) == 2
+
+    resumed = command("train", "frames", *options, "--resume", *settings("stop.epochs=12"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "pretraining" not in resumed.stdout
+    assert "labelling" not in resumed.stdout
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("layer-*")} == files
     events = list(read(run / "events.jsonl"))
     (started,) = [e for e in events if isinstance(e, Started)]
     assert started.eval_samples
     last = [e for e in events if isinstance(e, Evaluated)][-1]
     assert last.results["accuracy"] > 0.7
-    audio = sum(e.audio for e in events if isinstance(e, RankEnded))
-    assert audio == pytest.approx(6 * started.train_samples * 0.01, rel=0.1)
+    ended = [e for e in events if isinstance(e, RankEnded)][-2:]
+    assert len({e.digest for e in ended}) == 1
+    assert sum(e.audio for e in ended) == pytest.approx(12 * started.train_samples * 0.01, rel=0.1)
     replayed = command("replay", run)
     assert "identical" in replayed.stdout, replayed.stdout + replayed.stderr
-    refused = command("train", "frames", "--out", run, *small)
-    assert refused.returncode == 2
-    assert "already holds a run" in refused.stderr
-    assert "labelling" not in refused.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["train=nowhere", "dev=nowhere"], "task.train=nowhere: there are no features in nowhere"),
-        (["train={f}", "dev={f}"], "languages=none takes all"),
-        (["train={f}"], "name a folder of features for both"),
-        (["languages=xx"], "some of en, fr, it"),
-    ],
-)
-def test_what_cannot_be_is_wrong_usage(words, told, tmp_path):
-    described(spoken(tmp_path / "c", 2, languages=("de",)), tmp_path / "f")
-    words = [word.format(f=tmp_path / "f") for word in words]
-    refused = command("train", "frames", "--out", tmp_path / "run", *settings(*words))
+def test_what_cannot_be_is_wrong_usage(tmp_path):
+    words = settings("train=nowhere", "dev=nowhere")
+    refused = command("train", "frames", "--out", tmp_path / "run", *words)
     assert refused.returncode == 2, refused.stderr
-    assert told in refused.stderr
+    assert "task.train=nowhere: there are no features in nowhere" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_is_made(tmp_path, cache):
+    (tmp_path / "run.json").write_text("{}")
+    refused = command("train", "frames", "--out", tmp_path)
+    assert refused.returncode == 2
+    assert "already holds a run" in refused.stderr
+    assert not cache.exists()
 
 
 def test_a_home_that_cannot_be_written_to(features, tmp_path):
@@ -152,26 +164,6 @@ def test_dead_units_are_warned_of_once(features, capsys):
     assert f"  warning: {warned.text}\n" in capsys.readouterr().out
 
 
-def test_pretrained_layers_are_made_once_for_all_ranks_and_resumes(features, tmp_path, cache):
-    words = [
-        *(f"{name}={folder}" for name, folder in zip(("train", "dev"), features, strict=True)),
-        "languages=none", "hidden=12,8", "activation=sigmoid", "init=rbm", "rbm.minibatch=32",
-        "splice=2", "minibatch=32", "checkpointing.every=1",
-    ]  # fmt: skip
-    run = tmp_path / "run"
-    options = ("-s", "all-reduce", "-n", "2", "--out", run)
-    first = command("train", "frames", *options, *settings(*words, "stop.epochs=1"))
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.count("pretraining layer") == 2
-    files = {path: path.stat().st_mtime_ns for path in cache.rglob("layer-*.safetensors")}
-    assert len(files) == 2
-    again = command("train", "frames", *options, "--resume", *settings("stop.epochs=2"))
-    assert again.returncode == 0, again.stderr
-    assert "pretraining" not in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in cache.rglob("layer-*")} == files
-    assert len({e.digest for e in read(run / "events.jsonl") if isinstance(e, RankEnded)}) == 1
-
-
 # -- speech made on the spot ------------------------------------------------------------------
 
 SCRIPT = """
@@ -182,11 +174,12 @@ print(data.train_samples, data.eval_samples)
 """
 
 
-def test_an_interrupt_ends_it_and_a_script_without_guard_goes_on(tmp_path, cache):
+def test_interrupted_killed_and_finished_by_a_script_without_guard(tmp_path, cache):
     pytest.importorskip("espeakng_loader")
+    words = ("train", "frames", "--out", str(tmp_path / "run"),
+             *settings("minutes=0.6", "dev_minutes=0.2"))  # fmt: skip
     started = subprocess.Popen(
-        [*REGATTA, "train", "frames", "--out", tmp_path / "run",
-         *settings("minutes=0.6", "dev_minutes=0.2")],
+        [*REGATTA, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     ledger = "synth/*/corpus/manifest.jsonl.partial"
@@ -200,6 +193,12 @@ def test_an_interrupt_ends_it_and_a_script_without_guard_goes_on(tmp_path, cache
     assert told == "making en speech\n"
     until(lambda: not members(started.pid), "all processes ended")
     assert not (tmp_path / "run").exists()
+
+    killed = subprocess.Popen([*REGATTA, *words], stdout=subprocess.DEVNULL, start_new_session=True)
+    until(lambda: len(members(killed.pid)) > 3, "others help it")
+    killed.kill()
+    killed.wait()
+    until(lambda: not members(killed.pid), "they noticed and ended")
 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)  # children that ran it again would hang, or start children
