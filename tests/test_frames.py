@@ -88,7 +88,7 @@ def normalised(index, kind: str, sums) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", NORMALISATIONS)
-@pytest.mark.parametrize("splice", [Splice(2, 2), Splice(0, 0), Splice(40, 3)])
+@pytest.mark.parametrize("splice", [Splice(2, 2), Splice(0, 0), Splice(40, 3), Splice(1, 9)])
 def test_windows_are_spliced_utterances_bit_for_bit(corpora, tmp_path, kind, splice):
     train, dev = opened(corpora, "train", "dev")
     framing = store.Framing(splice, normalise=kind)
@@ -552,14 +552,22 @@ def test_other_pretraining_has_other_files_and_the_same_has_the_same_bits(corpor
     other = replace(one, rbm=replace(one.rbm, seed=1))
     assert not torch.equal(other.model()[0].weight, first)
     assert len(list(cache.rglob("layer-1.safetensors"))) == 2
-    threads = torch.get_num_threads()
     cache.rename(tmp_path / "before")
+    assert torch.equal(one.model()[0].weight, first)
+
+
+def test_pretraining_computes_with_one_thread_whoever_does_it(corpora):
+    threads = torch.get_num_threads()
+    seen: dict[str, int] = {}
     torch.set_num_threads(2)
     try:
-        assert torch.equal(one.model()[0].weight, first)
+        pretrained(corpora).prepare(
+            lambda what, share: seen.update({what: torch.get_num_threads()})
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+    assert seen["pretraining layer 1 of 2"] == 1
 
 
 # -- the recipes ----------------------------------------------------------------------------
