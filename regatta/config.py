@@ -152,6 +152,7 @@ _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "schedule": schedules.registry,
     "gradient": natural.registry,
 }  # fmt: skip
+_NOTHING = ("none", "null", "")  # values that stand for none
 
 
 def nearest(word: str, known: list[str], what: str) -> str:
@@ -275,7 +276,7 @@ def _field_type(owner: type, name: str, what: str) -> Any:
 def _parse(kind: Any, text: str, name: str) -> Any:
     """Text as a value of this type."""
     if get_origin(kind) in (Union, types.UnionType):
-        if text.lower() in ("none", "null", ""):
+        if text.lower() in _NOTHING:
             return None
         kind = next(k for k in get_args(kind) if k is not type(None))
     try:
@@ -284,7 +285,9 @@ def _parse(kind: Any, text: str, name: str) -> Any:
                 text.lower()
             ]
         if get_origin(kind) is tuple:
-            return tuple(_parse(get_args(kind)[0], t, name) for t in text.strip("()").split(","))
+            inner = text.strip("()")
+            parts = [] if inner.lower() in _NOTHING else inner.split(",")
+            return tuple(_parse(get_args(kind)[0], part.strip(), name) for part in parts)
         if kind is int:
             return _whole_number(text)
         if kind in (float, str):
@@ -328,7 +331,7 @@ def from_json(values: dict[str, Any], base: Run) -> Run:
         elif is_dataclass(default) and not isinstance(default, type):
             parts[f.name] = _from_plain(type(default), value)
         else:
-            parts[f.name] = value
+            parts[f.name] = tuple(value) if isinstance(default, tuple) else value
     return replace(base, **parts)
 
 

@@ -54,7 +54,8 @@ class Display:
                 self._line(event)
                 self._update()
             elif isinstance(event, Warned):
-                self._console.print(f"  warning: {event.text}", style="yellow", highlight=False)
+                text = f"  [yellow]warning:[/yellow] {escape(event.text)}"
+                self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Checkpointed):
                 self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
             elif isinstance(event, Resumed):
@@ -112,6 +113,7 @@ class Display:
         self._console.print(
             f"  {event.training:8.2f} s  epoch {event.epoch:6.2f}{epochs}  {results}",
             highlight=False,
+            soft_wrap=True,
         )
 
 

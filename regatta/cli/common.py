@@ -76,11 +76,14 @@ def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]
 
 def prepare(runs: Iterable[Run], speaks: bool) -> None:
     """Make what tasks need and do not find, before anybody waits for it, and say so."""
+    from regatta.cli.telling import going_on
+
     makers = [getattr(run.task, "prepare", None) for run in runs]
-    with ExitStack() as stack:
+    with going_on(), ExitStack() as stack:
         tell = _teller(stack) if speaks else lambda what, share: None
-        for make in filter(None, makers):
-            make(tell)
+        notes = [note for make in filter(None, makers) for note in make(tell) or ()]
+    if speaks:
+        say_what_was_not_read(dict.fromkeys(notes))
 
 
 def _teller(stack: ExitStack) -> Callable[[str, float], None]:

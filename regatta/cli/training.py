@@ -72,6 +72,8 @@ def train(
             workers = place[1] - run.strategy.num_servers
         run = with_workers(run, workers, settings)
         plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
+        if place is None:
+            folders.refuse_if_taken(plan.folder)  # before anything is made for it
     speaks = (place is None or place[0] == 0) and not as_json
     if speaks:
         warn_of_crowding(plan.run)
@@ -116,6 +118,7 @@ def simulate(
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
+    folders.refuse_if_taken(plan.folder)
     prepare([run], not as_json)
     display = display_of(run, not as_json)
     try:

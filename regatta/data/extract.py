@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from regatta.aside import write_aside
 from regatta.data.features import Features
-from regatta.data.jobs import processes
+from regatta.data.jobs import one_thread, processes
 from regatta.data.manifest import Corpus, Utterance
 from regatta.data.normalise import Sums, added
 from regatta.data.problems import BadUtterance, Problem, Problems
@@ -223,7 +223,7 @@ def _known(out: Path) -> Iterator[tuple[str, int, str]]:
 def _made(parts: Sequence[_Part], jobs: int) -> Iterator[tuple[int, int]]:
     if jobs <= 1 or len(parts) <= 1:
         for part in parts:
-            with _one_thread_here():
+            with one_thread():
                 made = _make(part)
             yield part.number, made
         return
@@ -238,19 +238,6 @@ def _made(parts: Sequence[_Part], jobs: int) -> Iterator[tuple[int, int]]:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield waiting.pop(future), future.result()
-
-
-@contextmanager
-def _one_thread_here() -> Iterator[None]:
-    """Sums of several threads may differ in their last digit."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _one_thread() -> None:

@@ -1,7 +1,7 @@
 """Labelled frames on disk, mapped into memory, so that ranks of one host share one copy.
 
-    frames.json   what they are: classes by language, counts, the features behind them; written
-                  last, so without it nothing is finished
+    frames.json   what they are: classes and samples by language, the features behind them;
+                  written last, so without it nothing is finished
     frames.f32    all frames of all utterances, normalised, one after another
     rows.i64      a sample each: the first frame of its window
     labels.i32    a sample each: the number of its class, -1 if training never has it
@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from torch import Tensor
 from regatta.aside import write_aside
 from regatta.data.features import Splice
 from regatta.data.labels import Classes, Labelling, Unit
-from regatta.data.normalise import Normaliser, Sums, added
+from regatta.data.normalise import NORMALISATIONS, Normaliser, Sums, added
 from regatta.data.problems import Problems
 from regatta.data.shards import Index
 
@@ -75,6 +76,11 @@ class Framing:
     labelling: Labelling = field(default_factory=Labelling)
     normalise: str = "global"  # speaker, or none
 
+    def __post_init__(self) -> None:
+        if self.normalise not in NORMALISATIONS:
+            known = ", ".join(NORMALISATIONS)
+            raise ValueError(f"normalise must be one of {known}, not {self.normalise}")
+
 
 def build(
     indexes: Sequence[Index],
@@ -88,11 +94,12 @@ def build(
 
     Whoever comes while somebody builds them waits for that.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    source = None if like is None else json.loads((like / MARKER).read_text())
+    source = None if like is None else open_frames(like).about
+    _refuse_unlike(indexes, source)
     identity = _identity(indexes, framing, languages, source)
     with locked(folder):
-        if _marker(folder).get("identity") != identity:
+        about = _marker(folder)
+        if about.get("identity") != identity or not _is_whole(folder, about):
             (folder / MARKER).unlink(missing_ok=True)
             _build(indexes, framing, folder, languages, source, identity, progress)
     return folder
@@ -101,6 +108,7 @@ def build(
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else is here meanwhile, in this or another process."""
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -110,22 +118,33 @@ def open_frames(folder: Path) -> Frames:
     about = _marker(folder)
     if not about:
         raise ValueError(f"{folder} holds no frames: they were never finished")
+    if not _is_whole(folder, about):
+        raise ValueError(f"frames in {folder} are not whole: delete it, they are made anew")
     width, window = about["width"], about["window"]
-    values = _mapped(folder / FRAMES, torch.float32, about["rows"] * width)
+    values, rows, labels = (
+        torch.from_file(str(folder / name), shared=False, size=count, dtype=dtype)
+        for name, (dtype, count) in _contents(about).items()
+    )
     windows = values.as_strided((about["rows"] - window + 1, window * width), (width, 1))
-    rows = _mapped(folder / ROWS, torch.int64, about["samples"])
-    labels = _mapped(folder / LABELS, torch.int32, about["samples"])
     classes = {lang: Classes(names) for lang, names in about["classes"].items()}
     return Frames(windows, rows, labels, classes, about["seconds"], about)
 
 
-def _mapped(path: Path, dtype: torch.dtype, count: int) -> Tensor:
-    size = path.stat().st_size if path.exists() else 0
-    if size != count * dtype.itemsize:
-        raise ValueError(
-            f"{path} is not whole ({size:,} bytes): delete its folder, it is made anew"
-        )
-    return torch.from_file(str(path), shared=False, size=count, dtype=dtype)
+def _contents(about: dict[str, Any]) -> dict[str, tuple[torch.dtype, int]]:
+    """By file, of what it has how many."""
+    return {
+        FRAMES: (torch.float32, about["rows"] * about["width"]),
+        ROWS: (torch.int64, about["samples"]),
+        LABELS: (torch.int32, about["samples"]),
+    }
+
+
+def _is_whole(folder: Path, about: dict[str, Any]) -> bool:
+    sizes = {name: count * dtype.itemsize for name, (dtype, count) in _contents(about).items()}
+    return all(
+        (folder / name).is_file() and (folder / name).stat().st_size == size
+        for name, size in sizes.items()
+    )
 
 
 def _marker(folder: Path) -> dict[str, Any]:
@@ -144,8 +163,21 @@ def _identity(
 ) -> str:
     """Of all that decides the bytes."""
     parts: list[Any] = [FORMAT, asdict(framing), list(languages), source and source["identity"]]
-    parts += [[dict(index.checksums), index.shards] for index in indexes]
+    parts += [[asdict(i.features), dict(i.checksums), i.shards] for i in indexes]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _refuse_unlike(indexes: Sequence[Index], source: dict[str, Any] | None) -> None:
+    """Frames that a model is to see must be described alike."""
+    wanted = source["features"] if source else asdict(indexes[0].features)
+    for index in indexes:
+        other = {k: v for k, v in asdict(index.features).items() if v != wanted[k]}
+        if other:
+            told = ", ".join(f"{name} {value}, not {wanted[name]}" for name, value in other.items())
+            raise ValueError(
+                f"the features in {index.folder} are unlike others that go with them ({told}): "
+                "extract them with the same options"
+            )
 
 
 # -- making them ----------------------------------------------------------------------------
@@ -173,14 +205,19 @@ def _build(
     with _files(folder) as files:
         for number, utterance in enumerate(_utterances(indexes, framing.labelling, tuple(classes))):
             writer.write(utterance, files)
-            progress(number / sum(map(len, indexes)))
-    if not writer.samples:
-        raise ValueError(f"there is nothing to evaluate with in {_names(indexes)}{problems.why()}")
+            progress((number + 1) / sum(map(len, indexes)))
+    if writer.samples == writer.unknown:
+        tier, spoken = framing.labelling.tier, " or ".join(filter(None, classes))
+        raise ValueError(
+            f"no frame in {_names(indexes)} is of a class that training has{problems.why()}: it "
+            f"needs times of the same {tier}{' in ' + spoken if spoken else ''}"
+        )
     features = indexes[0].features
     about = {
         "regatta_frames": FORMAT, "identity": identity, "width": features.size,
         "window": framing.splice.frames, "rows": writer.rows, "samples": writer.samples,
-        "unknown": writer.unknown, "seconds": features.hop / features.rate,
+        "unknown": writer.unknown, "spoken": writer.spoken,
+        "features": asdict(features), "seconds": features.hop / features.rate,
         "classes": {lang: list(of.names) for lang, of in classes.items()},
         "sums": [[s, x.count, x.total.tolist(), x.squares.tolist()] for s, x in sums.items()],
         "problems": problems.to_json(),
@@ -201,11 +238,17 @@ def _found(
         return classes, _sums_from(source["sums"]), problems
     wanted = languages or sorted(counts)
     missing = [lang for lang in wanted if not counts.get(lang)]
-    if missing or not counts:
+    if missing:
+        there = sorted({lang or "no language" for i in indexes for lang in i.texts("language")})
+        raise ValueError(
+            f"there are no {framing.labelling.tier} with times in {_names(indexes)} for "
+            f"{', '.join(missing)}{problems.why()}: import alignments with the corpus, or name "
+            f"other languages (its utterances are of {', '.join(there)}; languages=none takes all)"
+        )
+    if not counts:
         raise ValueError(
             f"there are no {framing.labelling.tier} with times in {_names(indexes)}"
-            f"{' for ' + ', '.join(missing) if missing else ''}{problems.why()}: "
-            "import alignments with the corpus, or name other languages"
+            f"{problems.why()}: import alignments with the corpus"
         )
     classes = {lang: Classes.of(counts[lang], framing.labelling.senones) for lang in wanted}
     return classes, added((s, x) for index in indexes for s, x in index.sums.items()), problems
@@ -220,6 +263,7 @@ class _Writer:
         sums: dict[str, Sums],
     ) -> None:
         self.rows = self.samples = self.unknown = 0
+        self.spoken = dict.fromkeys(classes, 0)  # samples by language
         self._classes, self._splice = classes, framing.splice
         starts = np.cumsum([0, *map(len, classes.values())]).tolist()
         self._first = dict(zip(classes, starts, strict=False))
@@ -241,6 +285,7 @@ class _Writer:
         labels.write(numbers.tobytes())
         rows.write(np.arange(self.rows, self.rows + len(out), dtype=np.int64).tobytes())
         self.rows, self.samples = self.rows + len(padded), self.samples + len(out)
+        self.spoken[utterance.language] += len(out)
 
 
 @contextmanager
@@ -251,6 +296,9 @@ def _files(folder: Path) -> Iterator[list[BinaryIO]]:
     ]
     try:
         yield files
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
     finally:
         for file in files:
             file.close()

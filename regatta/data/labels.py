@@ -49,12 +49,21 @@ class Labelling:
             raise ValueError("labels: states must be 1 or more, senones 0 or more")
 
     def units(self, labels: Sequence[Label], frames: int, hop: float) -> list[Unit]:
-        """One a frame. A frame is what lies at its middle."""
+        """One a frame. A frame is what lies at its middle; of two that overlap, the later one."""
         found = [Unit(SILENCE)] * frames
-        names = [SILENCE, *(label.name for label in labels), SILENCE]
-        for number, label in enumerate(labels):
-            sides = (names[number], names[number + 2]) if self.senones else ("", "")
-            first, stop = (_first_after(time, hop, frames) for time in (label.start, label.end))
+        spoken = sorted(label for label in labels if label.name != SILENCE)
+        firsts = [_first_after(label.start, hop, frames) for label in spoken]
+        stops = [_first_after(label.end, hop, frames) for label in spoken]
+        for number, (label, first, stop) in enumerate(zip(spoken, firsts, stops, strict=True)):
+            sides = ("", "")
+            if self.senones:
+                # What stands beyond a frame of silence is no neighbour.
+                near_left = number > 0 and stops[number - 1] >= first
+                near_right = number + 1 < len(spoken) and stop >= firsts[number + 1]
+                sides = (
+                    spoken[number - 1].name if near_left else SILENCE,
+                    spoken[number + 1].name if near_right else SILENCE,
+                )
             length = max(label.end - label.start, 1e-9)
             for frame in range(first, stop):
                 place = ((frame + 0.5) * hop - label.start) / length

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import chain
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,13 +15,25 @@ from torch.nn.functional import cross_entropy
 
 from regatta.data import frames as store
 from regatta.data.features import Features, Splice
+from regatta.data.jobs import one_thread
 from regatta.data.labels import Labelling
+from regatta.data.problems import REMEDIES, Problems
 from regatta.data.shards import Index
+from regatta.data.synth.texts import LANGUAGES
 from regatta.learn.rbm import Pretrained, Progress, Rbm, load, pretrain
-from regatta.models import dnn
+from regatta.models.dnn import ACTIVATIONS, dnn
 from regatta.models.initial import KNOWN, initialise
 from regatta.tasks import Metric, device_of
-from regatta.tasks.spoken import SYNTH, Tell, cache, digest_of, own_features, silent, synthetic
+from regatta.tasks.spoken import (
+    SYNTH,
+    Tell,
+    cache,
+    digest_of,
+    keeping,
+    own_features,
+    silent,
+    synthetic,
+)
 
 _CHUNK = 4096  # frames that are evaluated at once
 _MANY_DEAD = 0.05  # of the rectifiers: worth a warning
@@ -59,8 +71,7 @@ class LabelledFrames:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         device, units = device_of(model), _Rectifiers(model)
-        right = torch.zeros(len(self.symbols) + 1, dtype=torch.int64)
-        counts, loss = right.clone(), 0.0
+        right, loss = torch.zeros(len(self.symbols), dtype=torch.int64), 0.0
         with units:
             for some in torch.arange(self.eval_samples).split(_CHUNK):
                 labels = self._dev.labels[some].long()
@@ -69,14 +80,32 @@ class LabelledFrames:
                 loss += cross_entropy(outputs, labels, ignore_index=-1, reduction="sum").item()
                 hits = outputs.argmax(1) == labels
                 right += torch.bincount(labels[hits], minlength=len(right))
-                # A class that training never had is the last: nobody can be right.
-                counts += torch.bincount(labels % len(right), minlength=len(right))
-        known = int(counts[:-1].sum())
-        results = {"accuracy": int(right.sum()) / int(counts.sum()), "loss": loss / max(1, known)}
+        # Of a class that training never had nobody can be right, and there is no loss.
+        known = self.eval_samples - self._dev.about["unknown"]
+        results = {"accuracy": int(right.sum()) / self.eval_samples, "loss": loss / known}
         if len(self.blocks) > 1:
-            for language, block in self.blocks.items():
-                results[f"accuracy {language}"] = int(right[block].sum()) / int(counts[block].sum())
+            for language, samples in self._dev.about["spoken"].items():
+                if samples:
+                    own = int(right[self.blocks[language]].sum())
+                    results[f"accuracy {language}"] = own / samples
         return results | units.results()
+
+    def notes(self) -> Iterator[str]:
+        """What is left out, and what is there in vain."""
+        for option, frames in (("train", self._train), ("dev", self._dev)):
+            problems = Problems.from_json(frames.about["problems"])
+            for kind, number in problems.counts().items():
+                some = ", ".join(problem.where for problem in problems.examples(kind))
+                more = ", ..." if number > len(problems.examples(kind)) else ""
+                yield (
+                    f"task.{option}: {number} x {kind}, left out: {REMEDIES[kind]} ({some}{more})"
+                )
+        unknown = self._dev.about["unknown"]
+        if unknown:
+            yield (
+                f"task.dev: {unknown:,} of {self.eval_samples:,} frames are of classes that "
+                "training never has: they count as errors"
+            )
 
     def complaints(self, results: Mapping[str, float]) -> dict[str, str]:
         """By kind, what there is to warn of."""
@@ -115,7 +144,7 @@ class _Mask:
 
 
 class _Rectifiers:
-    """Notes which units of a model are ever above 0."""
+    """Notes which units of a model are ever other than 0."""
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = [layer for layer in model.modules() if isinstance(layer, nn.ReLU)]
@@ -129,7 +158,7 @@ class _Rectifiers:
             hook.remove()
 
     def _look(self, layer: nn.Module, inputs: object, outputs: Tensor) -> None:
-        alive = (outputs > 0).flatten(0, -2).any(0)
+        alive = (outputs != 0).flatten(0, -2).any(0)  # NaN is another illness
         before = self._alive.get(id(layer))
         self._alive[id(layer)] = alive if before is None else before | alive
 
@@ -148,7 +177,7 @@ class Frames:
 
     train: str = SYNTH  # a folder of features with times of phones; or synth: speech made here
     dev: str = SYNTH  # the same, to evaluate with
-    languages: tuple[str, ...] = ("en",)  # a head each; none: all that the features have
+    languages: tuple[str, ...] = ("en",)  # a head each; none: all of one's own features
     minutes: float = 20.0  # synth: of speech to train with, a language
     dev_minutes: float = 4.0  # synth: of speech to evaluate with, a language
     mels: int = 40  # synth: features a frame
@@ -159,29 +188,41 @@ class Frames:
     normalise: str = "global"  # speaker, or none
     labels: Labelling = field(default_factory=Labelling)
     rbm: Rbm = field(default_factory=Rbm)  # how init=rbm pretrains
-    seed: int = 0  # of synthetic speech and pretraining; the run's own draws weights and order
+    seed: int = 0  # of synthetic speech; the run's own draws weights and order
 
     def __post_init__(self) -> None:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"task.hidden needs a layer of 1 unit at least, not {self.hidden}")
-        if min(self.minutes, self.dev_minutes) <= 0:
-            raise ValueError("task.minutes and task.dev_minutes must be more than 0")
-        if SYNTH in (self.train, self.dev) and not self.languages:
-            raise ValueError("task.languages: name the languages to synthesise, as in en,fr,it")
-        if self.splice < 0:
-            raise ValueError(f"task.splice must be 0 or more, not {self.splice}")
-        if self.init not in (*KNOWN, RBM):
-            known = ", ".join((*KNOWN, RBM))
-            raise ValueError(f"task.init must be one of {known}, not {self.init}")
+        if not (0 < self.minutes < math.inf and 0 < self.dev_minutes < math.inf):
+            raise ValueError("task.minutes and task.dev_minutes must be numbers more than 0")
+        if len(set(self.languages)) < len(self.languages):
+            raise ValueError("task.languages: name every language once")
+        for option, known in (("activation", tuple(ACTIVATIONS)), ("init", (*KNOWN, RBM))):
+            if getattr(self, option) not in known:
+                given = getattr(self, option)
+                raise ValueError(f"task.{option} must be one of {', '.join(known)}, not {given}")
+        self.framing, self.features  # noqa: B018  they check their options
 
-    def prepare(self, tell: Tell = silent) -> None:
-        """Make what is missing: speech, features, frames, pretrained layers. Once, then kept."""
-        _places(self, tell)
+    @property
+    def framing(self) -> store.Framing:
+        return store.Framing(Splice(self.splice, self.splice), self.labels, self.normalise)
+
+    @property
+    def features(self) -> Features:
+        """Of synthetic speech."""
+        return Features(mels=self.mels, mfcc=0)
+
+    def prepare(self, tell: Tell = silent) -> list[str]:
+        """Make what is missing: speech, features, frames, pretrained layers. Once, then kept.
+
+        Returns what a person should know of them.
+        """
+        data = _opened(self, tell)
         if self.init == RBM:
-            _pretrained(self, tell)
+            _pretrained(self, data, tell)
+        return list(data.notes())
 
     def open(self) -> LabelledFrames:
-        self.prepare()
         return _opened(self)
 
     def model(self) -> nn.Module:
@@ -189,52 +230,55 @@ class Frames:
         model = dnn((data.inputs, *self.hidden, len(data.symbols)), self.activation)
         initialise(model, "xavier" if self.init == RBM else self.init)
         if self.init == RBM:
-            load(model, _pretrained(self))
+            load(model, _pretrained(self, data))
         return model
 
 
-@lru_cache(maxsize=4)
-def _opened(task: Frames) -> LabelledFrames:
-    train, dev = map(store.open_frames, _places(task))
+def _opened(task: Frames, tell: Tell = silent) -> LabelledFrames:
+    with keeping():
+        train, dev = map(store.open_frames, _places(task, tell))
     head = str(2 * len(task.hidden))  # the last layer: its rows stand for the classes
     return LabelledFrames(train, dev, head)
 
 
-@lru_cache(maxsize=4)
-def _pretrained(task: Frames, tell: Tell = silent) -> Pretrained:
-    data = _opened(task)
-    sizes, rbm = (data.inputs, *task.hidden), replace(task.rbm, seed=task.seed)
-    folder = cache() / "rbm" / digest_of([sizes, asdict(rbm), data.identity])
-    folder.mkdir(parents=True, exist_ok=True)
+def _pretrained(task: Frames, data: LabelledFrames, tell: Tell = silent) -> Pretrained:
+    """The same bits for everybody, however many threads they compute with."""
+    sizes = (data.inputs, *task.hidden)
+    folder = cache() / "rbm" / digest_of([sizes, asdict(task.rbm), data.identity])
 
     def progress(at: Progress) -> None:
         tell(f"pretraining layer {at.layer} of {at.layers}", at.step / at.steps)
 
-    with store.locked(folder):
+    with keeping(), store.locked(folder), one_thread():
         return pretrain(
-            sizes, data.windows, data.train_samples, rbm, folder, progress, identity=data.identity
+            sizes,
+            data.windows,
+            data.train_samples,
+            task.rbm,
+            folder,
+            progress,
+            identity=data.identity,
         )
 
 
-def _places(task: Frames, tell: Tell = silent) -> tuple[Path, Path]:
+def _places(task: Frames, tell: Tell) -> tuple[Path, Path]:
     """The folders of the frames to train and to evaluate with."""
-    made = [
-        synthetic(language, (task.minutes, task.dev_minutes), task.seed, _features(task), tell)
-        for language in (task.languages if SYNTH in (task.train, task.dev) else ())
-    ]
-    train = _indexes(task.train, "task.train", [pair[0] for pair in made])
-    dev = _indexes(task.dev, "task.dev", [pair[1] for pair in made])
-    framing = store.Framing(Splice(task.splice, task.splice), task.labels, task.normalise)
-    name = digest_of([str(i.folder.resolve()) for i in chain(train, dev)] + [asdict(framing)])
-    folder = cache() / "frames" / f"{'-'.join(task.languages) or 'all'}-{name}"
-    progress = partial(tell, "labelling frames")
-    place = store.build(train, framing, folder / "train", task.languages, progress=progress)
-    return place, store.build(dev, framing, folder / "dev", task.languages, place, progress)
+    train, dev = _indexes(task, tell)
+    sources = [[str(index.folder.resolve()) for index in some] for some in (train, dev)]
+    name = digest_of([sources, task.languages, asdict(task.framing)])
+    folder, progress = cache() / "frames" / name, partial(tell, "labelling frames")
+    place = store.build(train, task.framing, folder / "train", task.languages, progress=progress)
+    return place, store.build(dev, task.framing, folder / "dev", task.languages, place, progress)
 
 
-def _indexes(folder: str, option: str, made: list[Index]) -> list[Index]:
-    return made if folder == SYNTH else [own_features(folder, option)]
-
-
-def _features(task: Frames) -> Features:
-    return Features(mels=task.mels, mfcc=0)
+def _indexes(task: Frames, tell: Tell) -> tuple[list[Index], list[Index]]:
+    if SYNTH not in (task.train, task.dev):
+        return [own_features(task.train, "task.train")], [own_features(task.dev, "task.dev")]
+    if task.train != task.dev:
+        raise ValueError("task.train and task.dev: name a folder of features for both")
+    if not task.languages or not set(task.languages) <= set(LANGUAGES):
+        some = ", ".join(LANGUAGES)
+        raise ValueError(f"task.languages: name the languages to synthesise, some of {some}")
+    minutes = task.minutes, task.dev_minutes
+    made = [synthetic(of, minutes, task.seed, task.features, tell) for of in task.languages]
+    return [train for train, _ in made], [dev for _, dev in made]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from regatta.data.features import Features
 from regatta.data.frames import locked
-from regatta.data.shards import Index, open_index
+from regatta.data.shards import BadShard, Index, open_index
 
 Tell = Callable[[str, float], None]  # what is done, and how much of it: 0 to 1
 SYNTH = "synth"
 _HOME = "REGATTA_CACHE"
+_ELSEWHERE = f"let {_HOME} name another folder"
 
 
 def silent(what: str, share: float) -> None: ...
@@ -25,7 +27,24 @@ def silent(what: str, share: float) -> None: ...
 def cache() -> Path:
     """Where things are kept that can be made again."""
     own, usual = os.environ.get(_HOME), os.environ.get("XDG_CACHE_HOME")
-    return Path(own) if own else (Path(usual) if usual else Path.home() / ".cache") / "regatta"
+    if own:
+        return Path(own).expanduser()
+    try:
+        return (Path(usual) if usual else Path.home() / ".cache") / "regatta"
+    except RuntimeError:
+        raise ValueError(f"there is no home folder to keep things in: {_ELSEWHERE}") from None
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Whoever cannot write there is told what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or cache()
+        raise ValueError(
+            f"cannot write to {place} ({error.strerror}): make room, or {_ELSEWHERE}"
+        ) from None
 
 
 def digest_of(values: Any) -> str:
@@ -35,7 +54,7 @@ def digest_of(values: Any) -> str:
 def own_features(folder: str, option: str) -> Index:
     """Those that `regatta data features` has made."""
     try:
-        return open_index(folder)
+        return open_index(Path(folder).expanduser())
     except ValueError as error:
         raise ValueError(f"{option}={folder}: {error}") from None
 
@@ -55,7 +74,6 @@ def synthetic(
     synth = Synth((train + dev) / 60, (language,), shares=shares, rate=features.rate, seed=seed)
     name = f"{language}-{train + dev:g}min-{digest_of(asdict(synth))}"
     folder = cache() / SYNTH / name
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         made = [_features_of(synth, folder, split, features, tell) for split in ("train", "dev")]
     return made[0], made[1]
@@ -68,7 +86,7 @@ def _features_of(synth: Any, folder: Path, split: str, features: Features, tell:
     from regatta.data.synth.corpus import make
 
     out = folder / f"{split}-{digest_of(asdict(features))}"
-    if (out / "features.json").exists():
+    with suppress(BadShard):
         return open_index(out)
     jobs, heard = os.cpu_count() or 1, [0.0]
     title = f"making {', '.join(synth.languages)} speech"
