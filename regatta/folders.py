@@ -89,6 +89,7 @@ def write_plan(
     timing_only: bool = False,
     hosts: Sequence[int] = (),
     began: float | None = None,  # if it was before
+    data: str = "",  # their digest, if they have one
 ) -> None:
     values = {
         "regatta_run": 1,
@@ -100,6 +101,7 @@ def write_plan(
         "environment": environment(),
         "began": time.time() if began is None else began,  # seconds since 1970
         "hosts": list(hosts),  # of all ranks
+        "data": data,
     }
     make_folder(plan.folder)
     aside = plan.folder / "run.json.tmp"

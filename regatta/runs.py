@@ -86,7 +86,8 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
     before = open_plan(plan.folder)[1]
-    write_plan(plan, "processes", hosts=before["hosts"], began=before.get("began"))
+    known = {name: before.get(name) for name in ("began", "data")}
+    write_plan(plan, "processes", False, before["hosts"], known["began"], known["data"] or "")
     return plan, path
 
 
@@ -150,10 +151,12 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     if run.device == "cuda":
         torch.cuda.set_device(_device_index(run))
     data = _open_data(run)
+    if resume_from is not None:
+        _refuse_other_data(plan, data)
     hosts = host_numbers()
     if dist.get_rank() == 0 and resume_from is None:
         _keep_start(plan, data)
-        write_plan(plan, "processes", hosts=hosts)
+        write_plan(plan, "processes", hosts=hosts, data=_identity(data))
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
@@ -214,6 +217,20 @@ def _open_data(run: Run) -> Data:
     return data
 
 
+def _identity(data: Data) -> str:
+    """A digest of the samples, where a task's data tell one."""
+    return str(getattr(data, "identity", ""))
+
+
+def _refuse_other_data(plan: Plan, data: Data) -> None:
+    before = open_plan(plan.folder)[1].get("data") or ""
+    if before != _identity(data):
+        raise WrongUsage(
+            f"the data have changed since the run in {plan.folder} began: bring back those that it "
+            "began with, or begin another run"
+        )
+
+
 def _watch_for_interrupt() -> Callable[[], bool]:
     """Ctrl-C ends the streams, so that the run is saved; it does not break off."""
     seen: list[int] = []
@@ -239,7 +256,7 @@ def simulate(
         plan = replace(plan, run=run)
         start.check(run, data, plan.folder)
         start.keep(run, plan.folder)
-        write_plan(plan, "virtual", timing_only)
+        write_plan(plan, "virtual", timing_only, data=_identity(data))
         recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
         chance = recorders.__getitem__
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
@@ -310,15 +327,17 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     recorded = choices.read(plan.choices)
     log = Writer(None, lambda event: watch([event]))
     begins = start.place(plan.run, folder)
-    around = Surroundings("virtual", _open_data(plan.run), log, start=begins, stops=plan.stops)
+    data = _open_data(plan.run)
+    around = Surroundings("virtual", data, log, start=begins, stops=plan.stops)
     again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
-    now = environment()
+    now = environment() | {"data": _identity(data)}
+    then = stored["environment"] | {"data": stored.get("data") or ""}
     return Replay(
         recorded={e.rank: str(e.digest) for e in ended},
         replayed={e.rank: str(e.digest) for e in again},
         differences=[
             f"{name}: recorded with {was}, replayed with {now.get(name)}"
-            for name, was in stored["environment"].items()
+            for name, was in then.items()
             if now.get(name) != was and name != "cores"
         ],
     )
