@@ -138,9 +138,12 @@ class Run:
         self.strategy.check(self.workers)
         for minibatch in {*self.early_minibatches, self.minibatch}:
             self.strategy.check_run(minibatch, self.bucket_bytes)
-        if self.schedule.name != Fixed.name and getattr(self.strategy, "jobs", None) is not None:
-            raise ValueError("averaging: jobs has a learning-rate schedule of its own: leave out "
-                             f"schedule={self.schedule.name}")  # fmt: skip
+        own_rates = getattr(self.strategy, "jobs", None) is not None
+        if own_rates and (self.schedule.name != Fixed.name or self.scaling.by != "none"):
+            raise ValueError(
+                "averaging: jobs has a learning-rate schedule and a scaling of its own: leave out "
+                "jobs, or use schedule=fixed and scaling.by=none"
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -321,6 +324,7 @@ def to_json(run: Any) -> dict[str, Any]:
 def from_json(values: dict[str, Any], base: Run) -> Run:
     """A run read back. `base`, the recipe's own, knows the classes that no registry knows."""
     parts: dict[str, Any] = {}
+    hints = get_type_hints(Run)
     for f in fields(Run):
         if f.name not in values:
             continue
@@ -331,7 +335,7 @@ def from_json(values: dict[str, Any], base: Run) -> Run:
         elif is_dataclass(default) and not isinstance(default, type):
             parts[f.name] = _from_plain(type(default), value)
         else:
-            parts[f.name] = tuple(value) if isinstance(default, tuple) else value
+            parts[f.name] = _value(hints[f.name], value)
     return replace(base, **parts)
 
 

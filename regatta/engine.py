@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ class Rank:
         self.vector_bytes = body.layout.nbytes
         self.origin = body.origin
         if self.around.timing_only:
-            rehearsal = Rehearsal(body.model, self.around.data, self.order.indices(0, 0))
+            indices = partial(self.order.indices, 0)
+            rehearsal = Rehearsal(body.model, self.around.data, indices)
             return TimingReplica(
                 self.comm, body.layout, self.stream, run.optimiser, run.seed, changed, rehearsal
             )
@@ -158,20 +160,28 @@ class Rank:
         """Evaluate a mean that is due, then agree whether the run is over."""
         at_end = self.epochs >= self.calendar.end
         turns = await self.comm.all_reduce(torch.tensor([self.replica.turns], dtype=torch.int64))
+        as_planned = int(turns) == self.stream.limit * self.run.workers  # nobody stopped before
+        is_due = self.calendar.evaluates_at(self.epochs)
         if self.calendar.evaluates:
             self._gradients_at_meeting = int(turns)
-            if self.is_holder and self.calendar.evaluates_at(self.epochs) and not at_end:
+            if self.is_holder and is_due and not at_end:
                 self.evaluate()
-            if self.run.schedule.follows_scores:
-                found = torch.tensor([self.pace.found * self.is_holder], dtype=torch.float64)
-                self.pace.found = float(await self.comm.all_reduce(found))
         stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
-        if stops > 0:  # before the meeting that was planned: how far did we really come?
+        if stops > 0 and not as_planned:  # how far did we really come?
             self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
         over = at_end or bool(stops > 0)
         if over and self.is_holder and not self._is_scored():
             self.evaluate()
+        if is_due and as_planned and self.run.schedule.follows_scores:
+            await self._agree_on_pace()
         return over
+
+    async def _agree_on_pace(self) -> None:
+        """By evaluations that were due alone: a stop adds one that an undisturbed run has not."""
+        if self.is_holder and self.scores.results:
+            self.pace.hear(self.scores.results[self.run.task.metric.name])
+        found = torch.tensor([self.pace.found * self.is_holder], dtype=torch.float64)
+        self.pace.found = float(await self.comm.all_reduce(found))
 
     def _is_scored(self) -> bool:
         """Whether the last score is that of the present answer: its weights and its statistics."""
@@ -208,7 +218,7 @@ class Rank:
         """The holder of the answer looks up whenever it has changed."""
         if not self.calendar.evaluates:
             epochs = self.order.epochs((self.replica.version + 0.5) / self.run.workers)
-            due = int(epochs / self.run.evaluation.every)
+            due = int(epochs / self.run.evaluation.every + 1e-9)
             if due > self._evaluations:
                 self._evaluations = due
                 self.evaluate()
@@ -228,7 +238,6 @@ class Rank:
         results = self.replica.evaluate(self.around.data.evaluate)
         if self.scores.take(results):
             self._save_best()
-        self.pace.hear(results[self.run.task.metric.name])
         # A virtual clock stood still anyway.
         seconds = time.perf_counter() - began if self.around.world == "processes" else 0.0
         self._paused += seconds
@@ -236,7 +245,7 @@ class Rank:
         if self.scores.are_enough(self.stop):
             self.reason = "target"
             self.comm.halt()
-        elif self.scores.have_stalled(self.stop):
+        elif self.scores.have_stalled(self.stop) and self.reason == "budget":
             self.reason = "patience"
             self.comm.halt()
 
@@ -257,7 +266,7 @@ class Rank:
 
     def samples(self) -> int:
         """Of all workers, in the answer."""
-        return self.order.samples_in(self.version() / self.run.workers) * self.run.workers
+        return self.order.samples_in(self.version())
 
     # -- what outlives the process ----------------------------------------------------------
 
@@ -284,6 +293,7 @@ class Rank:
             "paused": self._paused,
             "scores": self.scores.state(),
             "pace": self.pace.state(),
+            "samples": self.stream.seen,
             "audio": self.stream.audio,
             "scored_version": self._scored_version,
             "evaluations": self._evaluations,
@@ -314,7 +324,7 @@ class Rank:
         self._paused = numbers["paused"]
         self.scores.restore(numbers["scores"])
         self.pace.restore(numbers["pace"])
-        self.stream.audio = numbers["audio"]
+        self.stream.seen, self.stream.audio = numbers["samples"], numbers["audio"]
         self._scored_version = numbers["scored_version"]
         self._evaluations = numbers["evaluations"]
         self.comm.traffic.restore(numbers["traffic"])

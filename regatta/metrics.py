@@ -103,7 +103,7 @@ def summarise(events: Sequence[Event]) -> Summary:
         throughput=samples / seconds if seconds else 0.0,
         epoch_seconds=seconds / epochs if epochs else None,
         audio_throughput=sum(audio) / seconds if audio and seconds else None,
-        final=values[-1] if values else None,
+        final=_final(ended, values, started.metric),
         best=(max if started.higher_is_better else min)(values) if values else None,
         reason=BROKEN_OFF if ended is None else ended.reason,
         evaluation_seconds=sum(e.seconds for e in scores),
@@ -124,6 +124,12 @@ def summarise(events: Sequence[Event]) -> Summary:
         joules=None if was_resumed else _joules(ranks, started.hosts),
         start=started.start,
     )
+
+
+def _final(ended: Ended | None, values: Sequence[float], metric: str) -> float | None:
+    """Of the answer, which with patience is not the model that was scored last."""
+    last = values[-1] if values else None
+    return last if ended is None else ended.results.get(metric, last)
 
 
 def _started(events: Sequence[Event]) -> Started:

@@ -36,7 +36,7 @@ class Pace:
         return self.found * scale * run.schedule.rate(Moment(epochs, self._planned, turns))
 
     def hear(self, score: float) -> None:
-        """Of an evaluation; all ranks are told what was found when they meet."""
+        """Of an evaluation that was due; all ranks are then told what was found."""
         if self._score is not None:
             gain = score - self._score
             better = gain if self._run.task.metric.higher_is_better else -gain

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 class Stream:
     __slots__ = (
         "_audio_of", "_data", "_device", "_order", "_rank", "_timing_only", "_varies", "_worker",
-        "audio", "limit", "samples", "stopped",
+        "audio", "limit", "samples", "seen", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
-        self.samples = rank.order.minibatch_at(0)
+        self.samples = rank.order.minibatch_at(0)  # in the newest batch
+        self.seen = 0  # in all batches of this worker
         self.limit = 0
         self.stopped = False
         self._rank = rank
@@ -44,10 +45,12 @@ class Stream:
             turn, worker = divmod(number, self._rank.run.workers)
         if self._is_over(turn):
             return None
-        if self._timing_only:
-            return True
-        self._rank.report_progress()
-        return self.batch(worker, turn)
+        if not self._timing_only:
+            self._rank.report_progress()
+        if self._varies:
+            self.samples = self._order.minibatch_at(turn)
+        self.seen += self.samples
+        return True if self._timing_only else self.batch(worker, turn)
 
     def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
         """The next turn of all workers: by worker, how to fetch its batch."""
@@ -55,14 +58,15 @@ class Stream:
         if asks and self._is_over(turn):
             return {}
         self._rank.report_progress()
+        if self._varies:
+            self.samples = self._order.minibatch_at(turn)
+        self.seen += self.samples
         return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
 
     def _is_over(self, turn: int) -> bool:
         """Whether the segment ends before this turn, or chance ends it now."""
         if turn >= self.limit or self.stopped:
             return True
-        if self._varies:
-            self.samples = self._order.minibatch_at(turn)
         self.stopped = self._rank.stops_at(self._rank.replica.turns)
         return self.stopped
 

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regatta.data.order import Order, mixed_seed
 
@@ -68,3 +70,76 @@ def test_seeds_are_mixed_well():
     assert all(0 <= seed < 2**63 for seed in near)
     ones = [seed.bit_count() for seed in near]
     assert 30 < sum(ones) / len(ones) < 33  # about half of 63 bits
+
+
+# -- minibatches of their own in the first epochs -------------------------------------------
+
+
+@st.composite
+def orders(draw, most_early=4):
+    workers = draw(st.integers(1, 4))
+    sizes = st.integers(1, 9)
+    early = tuple(draw(st.lists(sizes, max_size=most_early)))
+    minibatch = draw(sizes)
+    samples = draw(st.integers(workers * max(*early, minibatch, 1), 120))
+    return Order(samples, minibatch, workers, seed=5, early=early)
+
+
+def batches_in(order, epoch):
+    """By hand: of one worker."""
+    sizes = (*order.early, order.minibatch)
+    return order.samples // (sizes[min(epoch, len(order.early))] * order.workers)
+
+
+@given(orders())
+def test_early_epochs_have_their_minibatches_and_nothing_twice(order):
+    turn = 0
+    for epoch in range(len(order.early) + 2):
+        wanted = order.early[epoch] if epoch < len(order.early) else order.minibatch
+        seen = []
+        for _ in range(batches_in(order, epoch)):
+            assert order.minibatch_at(turn) == wanted
+            batches = [order.indices(worker, turn) for worker in range(order.workers)]
+            assert {len(batch) for batch in batches} == {wanted}
+            seen += torch.cat(batches).tolist()
+            turn += 1
+        assert len(set(seen)) == len(seen)
+        assert order.samples - len(seen) < wanted * order.workers, "no batch more would fit"
+
+
+@given(orders(), st.integers(0, 300))
+def test_turns_and_epochs_are_each_others_inverse(order, turn):
+    assert order.turns(order.epochs(turn)) == turn
+    assert order.epochs(turn) < order.epochs(turn + 0.5) < order.epochs(turn + 1)
+
+
+@given(orders())
+def test_whole_epochs_begin_where_their_batches_do(order):
+    begin = 0
+    for epoch in range(len(order.early) + 3):
+        assert order.turns(epoch) == begin
+        assert order.epochs(begin) == epoch
+        assert abs(order.turns(epoch + 0.5) - (begin + batches_in(order, epoch) / 2)) <= 0.5
+        begin += batches_in(order, epoch)
+
+
+@given(orders(), st.integers(0, 60), st.data())
+def test_samples_are_those_of_the_batches(order, turns, data):
+    lengths = [len(order.indices(w, t)) for t in range(turns) for w in range(order.workers)]
+    some = data.draw(st.integers(0, len(lengths)))  # also in the middle of a turn
+    assert order.samples_in(some) == sum(lengths[:some])
+    assert order.turns(order.epochs_of(sum(lengths))) == turns
+
+
+@given(orders(most_early=0), st.integers(0, 10_000), st.floats(0, 500))
+def test_without_early_minibatches_all_is_as_simple_as_it_was(order, number, epochs):
+    batches = order.samples // (order.minibatch * order.workers)
+    assert order.turns(epochs) == round(epochs * batches)
+    assert order.epochs(number) == number / batches
+    assert order.samples_in(number) == number * order.minibatch
+    assert order.epochs_of(number) == number / (batches * order.minibatch * order.workers)
+
+
+def test_early_minibatches_that_are_too_large_are_refused():
+    with pytest.raises(ValueError, match="2 workers x minibatch 16 need more than the 30 training"):
+        Order(30, 4, 2, seed=0, early=(4, 16))

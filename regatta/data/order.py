@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -45,12 +46,11 @@ class Order:
         return self._batches(self.minibatch)
 
     def minibatch_at(self, turn: int) -> int:
-        epoch, _ = self._place(turn)
-        return self.early[epoch] if epoch < len(self.early) else self.minibatch
+        return self._minibatch_in(self._place(turn)[0])
 
     def indices(self, worker: int, turn: int) -> torch.Tensor:
         epoch, number = self._place(turn)
-        minibatch = self.early[epoch] if epoch < len(self.early) else self.minibatch
+        minibatch = self._minibatch_in(epoch)
         start = (number * self.workers + worker) * minibatch
         return _permutation(self.samples, self.seed, epoch)[start : start + minibatch]
 
@@ -68,22 +68,20 @@ class Order:
         epoch, _ = self._place(int(turns))
         return epoch + (turns - self._begins[epoch]) / self._batches(self.early[epoch])
 
-    def samples_in(self, turns: float) -> int:
-        """That one worker has seen after so many turns."""
-        seen = 0
-        for minibatch, begin in zip(self.early, self._begins, strict=False):
-            seen += round(min(max(0.0, turns - begin), self._batches(minibatch)) * minibatch)
-        return seen + round(max(0.0, turns - self._begins[-1]) * self.minibatch)
+    def samples_in(self, gradients: int) -> int:
+        """That all workers have seen after so many minibatches of all of them."""
+        seen, left = 0, gradients
+        for minibatch in self.early:
+            here = min(left, self._batches(minibatch) * self.workers)
+            seen, left = seen + here * minibatch, left - here
+        return seen + left * self.minibatch
 
     def epochs_of(self, samples: int) -> float:
         """In which all workers together see so many samples."""
-        left, epoch = samples / self.workers, 0
-        for epoch, minibatch in enumerate((*self.early, self.minibatch)):
-            per_epoch = self._batches(minibatch) * minibatch
-            if left <= per_epoch or epoch == len(self.early):
-                break
-            left -= per_epoch
-        return epoch + left / per_epoch
+        epoch, left = 0, samples
+        while left > (whole := self._samples_of(epoch)) and epoch < len(self.early):
+            epoch, left = epoch + 1, left - whole
+        return epoch + left / whole
 
     @cached_property
     def _begins(self) -> tuple[int, ...]:
@@ -95,8 +93,15 @@ class Order:
         if turn >= self._begins[-1]:
             further, number = divmod(turn - self._begins[-1], self.batches_per_epoch)
             return len(self.early) + further, number
-        epoch = max(e for e, begin in enumerate(self._begins) if begin <= turn)
+        epoch = bisect_right(self._begins, turn) - 1
         return epoch, turn - self._begins[epoch]
+
+    def _minibatch_in(self, epoch: int) -> int:
+        return self.early[epoch] if epoch < len(self.early) else self.minibatch
+
+    def _samples_of(self, epoch: int) -> int:
+        minibatch = self._minibatch_in(epoch)
+        return self._batches(minibatch) * minibatch * self.workers
 
     def _batches(self, minibatch: int) -> int:
         return self.samples // (minibatch * self.workers)

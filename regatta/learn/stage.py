@@ -33,18 +33,11 @@ class Turns:
         # A stage takes that part of the whole model's time that it has of its parameters; the fixed
         # part of a minibatch's time is charged for every pass.
         self._share = part.span.num_parameters / replica.layout.num_parameters / micro
+        self.forward_load = self.backward_load = Load()  # of a micro-batch of this turn
         self._replica = replica
         self._part = part
         self._micro = micro
         self._batches: Mapping[int, Callable[[], Any]] = {}  # by worker
-
-    @property
-    def forward_load(self) -> Load:
-        return Load(self._replica.stream.samples * self._share * FORWARD_SHARE)
-
-    @property
-    def backward_load(self) -> Load:
-        return Load(self._replica.stream.samples * self._share * (1 - FORWARD_SHARE))
 
     @property
     def micro_batches(self) -> int:
@@ -52,7 +45,11 @@ class Turns:
 
     def begin(self, asks: bool) -> bool:
         """Take up the next turn of all workers; who `asks` finds out whether there is one."""
-        self._batches = self._replica.stream.together(asks)
+        stream = self._replica.stream
+        self._batches = stream.together(asks)
+        samples = stream.samples * self._share
+        self.forward_load = Load(samples * FORWARD_SHARE)
+        self.backward_load = Load(samples * (1 - FORWARD_SHARE))
         return bool(self._batches)
 
     def _end(self, gradient: Vector) -> None:
@@ -317,10 +314,10 @@ class Rehearsal:
 
     model: nn.Module
     data: Any  # a task's
-    indices: Tensor  # of the samples to rehearse with
+    indices: Callable[[int], Tensor]  # of the samples to rehearse a turn with
 
-    def between(self, slices: Sequence[Slice], micro: int) -> list[Tensor]:
-        """What goes from each stage to the next, without its numbers."""
+    def between(self, slices: Sequence[Slice], micro: int, turn: int) -> list[Tensor]:
+        """What goes from each stage to the next in a turn, without its numbers."""
         crossing: list[Tensor] = []
 
         def without_numbers(inputs: Any) -> Tensor:
@@ -332,7 +329,7 @@ class Rehearsal:
                 crossing.append(activation)
             return activation
 
-        batch, _ = chunks(self.data.batch(self.indices), micro)[0]
+        batch, _ = chunks(self.data.batch(self.indices(turn)), micro)[0]
         try:
             with torch.no_grad():
                 activation_in(self.data.loss, batch, without_numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from torch import Tensor
 
@@ -62,14 +62,25 @@ class TimingStage(Turns):
         replica: TimingReplica,
         part: TimingPart,
         number: int,
-        between: list[Tensor],
+        between: Callable[[int], list[Tensor]],  # stages, in a turn
         micro: int,
     ) -> None:
         super().__init__(replica, part, micro)
-        # All micro-batches are taken to be of the size of the first.
-        self._comes, self._goes = [None, *between, None][number : number + 2]
+        self._number, self._between = number, between
+        self._comes: Tensor | None = None
+        self._goes: Tensor | None = None
         self._is_first = number == 0
+        self._rehearsed = 0  # samples a minibatch
         self._has_told = False
+
+    def begin(self, asks: bool) -> bool:
+        goes_on, samples = super().begin(asks), self._replica.stream.samples
+        if goes_on and samples != self._rehearsed:
+            # All micro-batches are taken to be of the size of the first.
+            activations = [None, *self._between(self._replica.turns), None]
+            self._comes, self._goes = activations[self._number : self._number + 2]
+            self._rehearsed, self._has_told = samples, False
+        return goes_on
 
     def expect(self, shape: Vector) -> None: ...
 
@@ -136,6 +147,7 @@ class TimingReplica(TimingPart):
         self.turns = 0
         self.slots: dict[str, Phantom] = {}
         self.counters: dict[str, int] = {}
+        self._load_of_a_turn = _load(stream.samples, 0)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
         self._stages: dict[tuple[int, int], TimingPart] = {}
@@ -167,7 +179,10 @@ class TimingReplica(TimingPart):
         if self.stream.next(number) is None:
             return None
         self.turns += 1
-        return self.comm.compute(self._gradient, _load(self.stream.samples, 0))
+        samples = self.stream.samples
+        if self._load_of_a_turn.samples != samples:
+            self._load_of_a_turn = _load(samples, 0)
+        return self.comm.compute(self._gradient, self._load_of_a_turn)
 
     def _gradient(self) -> Phantom:
         return self.weights
@@ -194,7 +209,7 @@ class TimingReplica(TimingPart):
         if (number, of) not in self._stages:
             stretch = slices[number].stretch
             self._stages[number, of] = TimingPart(stretch, self._memory, self._traffic)
-        between = self._rehearsal.between(slices, micro)
+        between = partial(self._rehearsal.between, slices, micro)
         return TimingStage(self, self._stages[number, of], number, between, micro)
 
     def follow(self, part: TimingPart) -> None:
