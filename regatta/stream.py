@@ -45,7 +45,11 @@ class Stream:
             turn, worker = divmod(number, self._rank.run.workers)
         if self._is_over(turn):
             return None
-        self._begin(turn)
+        if not self._timing_only:
+            self._rank.report_progress()
+        if self._varies:
+            self.samples = self._order.minibatch_at(turn)
+        self.seen += self.samples
         return True if self._timing_only else self.batch(worker, turn)
 
     def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
@@ -53,7 +57,10 @@ class Stream:
         turn = self._rank.replica.turns
         if asks and self._is_over(turn):
             return {}
-        self._begin(turn)
+        self._rank.report_progress()
+        if self._varies:
+            self.samples = self._order.minibatch_at(turn)
+        self.seen += self.samples
         return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
 
     def _is_over(self, turn: int) -> bool:
@@ -62,13 +69,6 @@ class Stream:
             return True
         self.stopped = self._rank.stops_at(self._rank.replica.turns)
         return self.stopped
-
-    def _begin(self, turn: int) -> None:
-        if not self._timing_only:
-            self._rank.report_progress()
-        if self._varies:
-            self.samples = self._order.minibatch_at(turn)
-        self.seen += self.samples
 
     def batch(self, worker: int, turn: int) -> Any:
         """Any worker's batch of any turn."""

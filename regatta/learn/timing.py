@@ -147,6 +147,7 @@ class TimingReplica(TimingPart):
         self.turns = 0
         self.slots: dict[str, Phantom] = {}
         self.counters: dict[str, int] = {}
+        self._load_of_a_turn = _load(stream.samples, 0)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
         self._stages: dict[tuple[int, int], TimingPart] = {}
@@ -178,7 +179,10 @@ class TimingReplica(TimingPart):
         if self.stream.next(number) is None:
             return None
         self.turns += 1
-        return self.comm.compute(self._gradient, _load(self.stream.samples, 0))
+        samples = self.stream.samples
+        if self._load_of_a_turn.samples != samples:
+            self._load_of_a_turn = _load(samples, 0)
+        return self.comm.compute(self._gradient, self._load_of_a_turn)
 
     def _gradient(self) -> Phantom:
         return self.weights
