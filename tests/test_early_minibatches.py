@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from regatta.cli import app
 from regatta.cluster import Cluster
 from regatta.config import Evaluation, Stop
-from regatta.events import Ended, Evaluated, Started, read
+from regatta.events import Ended, Evaluated, Progress, Started, read
 from regatta.metrics import summarise
 
 EARLY = (3, 24)  # then 4: 80, 10 and 60 batches of one worker an epoch
@@ -86,6 +86,18 @@ def test_half_epochs_of_different_length_are_evaluated_at_their_ends(spec):
         batches = 288 // minibatch // workers // 2
         seconds += [seconds[-1] + (1 + minibatch) * batches * half for half in (1, 2)]
     assert [e.training for e in scores] == seconds[1:]
+
+
+@pytest.mark.parametrize(("spec", "workers"), [("single", 1), ("pipeline", 2)])
+def test_progress_tells_the_samples_of_the_turns_that_are_over(spec, workers):
+    run = small_run(spec, workers, early_minibatches=EARLY, cluster=COSTLY, stop=Stop(epochs=3))
+    told = [e for e in play(run).events if isinstance(e, Progress)]
+    assert len(told) > 100
+    first, second = 80 // workers, 10 // workers
+    for e in told:
+        in_second, later = max(0, e.turns - first), max(0, e.turns - first - second)
+        samples = 3 * min(e.turns, first) + 24 * min(in_second, second) + 4 * later
+        assert e.samples == samples
 
 
 def test_a_limit_of_samples_ends_in_the_middle_of_an_early_epoch():

@@ -22,6 +22,7 @@ from regatta.events import (
     Started,
     Tail,
     Usage,
+    Warned,
     Writer,
     from_line,
     read,
@@ -73,6 +74,7 @@ ONE_OF_EACH = [
     STARTED,
     progress(1.0),
     evaluated(2.0, 0.5),
+    Warned(rank=0, time=2.0, text="all frames are silence"),
     Checkpointed(rank=0, time=2.5, segment=1, path="000001"),
     Resumed(rank=0, time=3.0, segment=1),
     Usage(rank=0, time=3.0, interval=0.1, cpu=[0.5, 1.0], memory=1000),
@@ -102,6 +104,7 @@ SCHEMA = {
     "eval_samples start",
     "progress": "rank time turns samples loss computing waiting messages bytes",
     "evaluated": "rank time training samples epoch seconds results",
+    "warned": "rank time text",
     "checkpointed": "rank time segment path",
     "resumed": "rank time segment target last",
     "usage": "rank time interval cpu gpu memory",
@@ -257,10 +260,18 @@ def test_a_target_that_was_missed_or_not_set():
 def test_a_metric_whose_less_is_more():
     started = replace(STARTED, metric="loss", higher_is_better=False, target=0.25)
     scores = [evaluated(1.0, 0.5), evaluated(2.0, 0.75), evaluated(3.0, 0.7)]
-    summary = summarise(a_run(*scores, started=started))
+    summary = summarise(a_run(*scores, ended=replace(ENDED, results={}), started=started))
     assert summary.time_to_target == 2.0
     assert summary.best == 0.25
     assert summary.final == pytest.approx(0.3)
+
+
+def test_the_final_result_is_that_of_the_answer():
+    """Which is the best model, where a run had patience."""
+    ended = replace(ENDED, reason="patience", results={"accuracy": 0.9})
+    scores = [evaluated(1.0, 0.5), evaluated(2.0, 0.9), evaluated(3.0, 0.8)]
+    assert summarise(a_run(*scores, ended=ended)).final == 0.9
+    assert summarise([STARTED, *scores]).final == 0.8  # it was broken off
 
 
 def test_a_run_without_scores_or_ages():
