@@ -83,7 +83,7 @@ def _features_of(synth: Any, folder: Path, split: str, features: Features, tell:
     """They are remembered by their options; then the recordings need not be looked at again."""
     from regatta.data.corpora import Reading, read
     from regatta.data.extract import Extraction, extract
-    from regatta.data.synth.corpus import make
+    from regatta.data.synth.corpus import MANIFEST, make
 
     out = folder / f"{split}-{digest_of(asdict(features))}"
     with suppress(BadShard):
@@ -95,7 +95,9 @@ def _features_of(synth: Any, folder: Path, split: str, features: Features, tell:
         heard[0] += seconds
         tell(title, min(1.0, heard[0] / total))
 
-    make(synth, folder / "corpus", jobs, hear)
+    if not (folder / "corpus" / MANIFEST).exists():
+        tell(title, 0.0)
+        make(synth, folder / "corpus", jobs, hear)
     corpus = read(folder / "corpus", Reading(split=split))
     extraction = Extraction(features)
     return extract(
