@@ -123,6 +123,11 @@ def test_data_know_nothing_else(module):
     assert ours(module) <= under("regatta.data") | {"regatta.aside"}
 
 
+def test_recipes_are_found_without_what_only_data_need():
+    code = "import regatta.recipes, sys; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_command_line_starts_without_pytorch():
     code = "import regatta.cli, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

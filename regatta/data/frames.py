@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ from regatta.data.features import Splice
 from regatta.data.labels import Classes, Labelling, Unit
 from regatta.data.normalise import NORMALISATIONS, Normaliser, Sums, added
 from regatta.data.problems import Problems
-from regatta.data.shards import Index
+
+if TYPE_CHECKING:
+    from regatta.data.shards import Index  # pyarrow takes its time
 
 MARKER, FRAMES, ROWS, LABELS = "frames.json", "frames.f32", "rows.i64", "labels.i32"
 FORMAT = 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from regatta.data.features import Features, Splice
 from regatta.data.jobs import one_thread
 from regatta.data.labels import Labelling
 from regatta.data.problems import REMEDIES, Problems
-from regatta.data.shards import Index
 from regatta.data.synth.texts import LANGUAGES
 from regatta.learn.rbm import Pretrained, Progress, Rbm, load, pretrain
 from regatta.models.dnn import ACTIVATIONS, dnn
@@ -34,6 +33,9 @@ from regatta.tasks.spoken import (
     silent,
     synthetic,
 )
+
+if TYPE_CHECKING:
+    from regatta.data.shards import Index  # pyarrow takes its time
 
 _CHUNK = 4096  # frames that are evaluated at once
 _MANY_DEAD = 0.05  # of the rectifiers: worth a warning

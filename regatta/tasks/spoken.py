@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regatta.data.features import Features
 from regatta.data.frames import locked
-from regatta.data.shards import BadShard, Index, open_index
+
+if TYPE_CHECKING:
+    from regatta.data.shards import Index  # pyarrow takes its time
 
 Tell = Callable[[str, float], None]  # what is done, and how much of it: 0 to 1
 SYNTH = "synth"
@@ -53,6 +55,8 @@ def digest_of(values: Any) -> str:
 
 def own_features(folder: str, option: str) -> Index:
     """Those that `regatta data features` has made."""
+    from regatta.data.shards import open_index
+
     try:
         return open_index(Path(folder).expanduser())
     except ValueError as error:
@@ -83,6 +87,7 @@ def _features_of(synth: Any, folder: Path, split: str, features: Features, tell:
     """They are remembered by their options; then the recordings need not be looked at again."""
     from regatta.data.corpora import Reading, read
     from regatta.data.extract import Extraction, extract
+    from regatta.data.shards import BadShard, open_index
     from regatta.data.synth.corpus import MANIFEST, make
 
     out = folder / f"{split}-{digest_of(asdict(features))}"
