@@ -138,11 +138,11 @@ class Run:
         self.strategy.check(self.workers)
         for minibatch in {*self.early_minibatches, self.minibatch}:
             self.strategy.check_run(minibatch, self.bucket_bytes)
-        own_rates = getattr(self.strategy, "jobs", None) is not None
-        if own_rates and (self.schedule.name != Fixed.name or self.scaling.by != "none"):
+        scheduled = self.schedule.name != Fixed.name or self.scaling.by != "none"
+        if self.strategy.own_rates and scheduled:
             raise ValueError(
-                "averaging: jobs has a learning-rate schedule and a scaling of its own: leave out "
-                "jobs, or use schedule=fixed and scaling.by=none"
+                f"{spec_of(self.strategy)} has a learning-rate schedule and a scaling of its own: "
+                "leave that option out, or use schedule=fixed and scaling.by=none"
             )
 
     @property

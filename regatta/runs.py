@@ -86,8 +86,8 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
     before = open_plan(plan.folder)[1]
-    known = {name: before.get(name) for name in ("began", "data")}
-    write_plan(plan, "processes", False, before["hosts"], known["began"], known["data"] or "")
+    began, data = before.get("began"), before.get("data", "")
+    write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
     return plan, path
 
 
@@ -223,7 +223,7 @@ def _identity(data: Data) -> str:
 
 
 def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = open_plan(plan.folder)[1].get("data") or ""
+    before = open_plan(plan.folder)[1].get("data", "")
     if before != _identity(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
@@ -331,7 +331,7 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     around = Surroundings("virtual", data, log, start=begins, stops=plan.stops)
     again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
     now = environment() | {"data": _identity(data)}
-    then = stored["environment"] | {"data": stored.get("data") or ""}
+    then = stored["environment"] | {"data": stored.get("data", "")}
     return Replay(
         recorded={e.rank: str(e.digest) for e in ended},
         replayed={e.rank: str(e.digest) for e in again},

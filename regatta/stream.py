@@ -47,9 +47,7 @@ class Stream:
             return None
         if not self._timing_only:
             self._rank.report_progress()
-        if self._varies:
-            self.samples = self._order.minibatch_at(turn)
-        self.seen += self.samples
+        self._count(turn)
         return True if self._timing_only else self.batch(worker, turn)
 
     def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
@@ -58,10 +56,14 @@ class Stream:
         if asks and self._is_over(turn):
             return {}
         self._rank.report_progress()
+        self._count(turn)
+        return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
+
+    def _count(self, turn: int) -> None:
+        """The samples of a batch that is about to be used."""
         if self._varies:
             self.samples = self._order.minibatch_at(turn)
         self.seen += self.samples
-        return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
 
     def _is_over(self, turn: int) -> bool:
         """Whether the segment ends before this turn, or chance ends it now."""

@@ -7,35 +7,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from regatta.config import Checkpointing, Evaluation, Run, Stop
 from regatta.learn.optimisers import Sgd
 from regatta.tasks import Metric
+from regatta.tasks.teacher import LabelledVectors
 
 
-class Spelt:
+class Spelt(LabelledVectors):
     """Vectors, each of a symbol; alike in every set of symbols."""
 
     def __init__(self, task: Spelling) -> None:
-        self.train_samples = 128
         if task.tells:
             self.head, self.symbols = task.head, tuple(task.symbols)
         generator = torch.Generator().manual_seed(5)
-        self._inputs = torch.randn(128, 4, generator=generator)
+        inputs = torch.randn(128, 4, generator=generator)
         labels = torch.randint(len(task.symbols), (128,), generator=generator)
-        self._labels = labels
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return self._inputs[indices], self._labels[indices]
-
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, labels = batch
-        return cross_entropy(model(inputs), labels)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        return {"loss": self.loss(model, (self._inputs, self._labels)).item()}
+        super().__init__((inputs, labels), (inputs, labels))
 
 
 @dataclass(frozen=True)

@@ -346,12 +346,17 @@ def test_the_second_form_is_grouped(tmp_path):
     assert section.count("<tbody>") == 2
 
 
+def rewrite(folder, lanes, old, new):
+    """What the events of a race say."""
+    for lane in lanes:
+        path = home_of(folder, lane, 0) / "events.jsonl"
+        path.write_text(path.read_text().replace(old, new))
+
+
 def test_long_epochs_are_told_in_hours(tmp_path):
     lanes = [Lane("single", 1, 256), Lane("single", 1, 512)]
     a_grid(tmp_path / "race", lanes)
-    for lane in lanes:
-        path = home_of(tmp_path / "race", lane, 0) / "events.jsonl"
-        path.write_text(path.read_text().replace('"train_samples":1000', '"train_samples":1000000'))
+    rewrite(tmp_path / "race", lanes, '"train_samples":1000', '"train_samples":1000000')
     outcome = of_race(tmp_path / "race")
     assert [row["h/epoch"] for row in cells(families(outcome))] == ["2.78", "2.78"]
     assert [row["s/epoch"] for row in cells(combinations(outcome))] == ["10,000", "10,000"]
@@ -389,9 +394,7 @@ def test_what_is_no_share_is_not_told_in_percent(tmp_path):
 def test_an_epoch_of_events_that_do_not_say_how_long_it_is_has_no_time(tmp_path):
     lanes = [Lane("single", 1, 32), Lane("single", 1, 64)]
     a_grid(tmp_path / "race", lanes)
-    for lane in lanes:
-        path = home_of(tmp_path / "race", lane, 0) / "events.jsonl"
-        path.write_text(path.read_text().replace('"train_samples":1000,', ""))
+    rewrite(tmp_path / "race", lanes, '"train_samples":1000,', "")
     rows = cells(combinations(of_race(tmp_path / "race")))
     assert [(row["s/epoch"], row["relative"]) for row in rows] == [("", "")] * 2
 

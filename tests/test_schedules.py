@@ -127,7 +127,9 @@ def test_wrong_values_are_refused_by_name(setting, complaint):
     "changes", [{"schedule": Decay()}, {"schedule": Halving()}, {"scaling": Scaling("workers")}]
 )
 def test_jobs_have_rates_of_their_own(changes):
-    with pytest.raises(ValueError, match="jobs has a learning-rate schedule and a scaling of its"):
+    with pytest.raises(
+        ValueError, match="jobs=1 has a learning-rate schedule and a scaling of its own"
+    ):
         small_run(Averaging(jobs=1), 2, **changes)
     assert small_run(Averaging(), 2, **changes)
 

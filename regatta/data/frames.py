@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from regatta.data.shards import Index  # pyarrow takes its time
 
 MARKER, FRAMES, ROWS, LABELS = "frames.json", "frames.f32", "rows.i64", "labels.i32"
-FORMAT = 1
+FORMAT = 2
 
 
 class Frames(NamedTuple):
@@ -221,7 +221,7 @@ def _build(
         "unknown": writer.unknown, "spoken": writer.spoken,
         "features": asdict(features), "seconds": features.hop / features.rate,
         "classes": {lang: list(of.names) for lang, of in classes.items()},
-        "sums": [[s, x.count, x.total.tolist(), x.squares.tolist()] for s, x in sums.items()],
+        "sums": {speaker: found.plain() for speaker, found in sums.items()},
         "problems": problems.to_json(),
     }  # fmt: skip
     write_aside(folder / MARKER, (json.dumps(about) + "\n").encode())
@@ -237,7 +237,8 @@ def _found(
     counts, problems = _counted(indexes, framing.labelling, languages)
     if source is not None:
         classes = {lang: Classes(names) for lang, names in source["classes"].items()}
-        return classes, _sums_from(source["sums"]), problems
+        sums = {speaker: Sums.of_plain(plain) for speaker, plain in source["sums"].items()}
+        return classes, sums, problems
     wanted = languages or sorted(counts)
     missing = [lang for lang in wanted if not counts.get(lang)]
     if missing:
@@ -345,13 +346,6 @@ def _utterances(
                 continue
             units = labelling.units(labels, len(features), hop)
             yield _Utterance(features, units, spoken[number], number, index)
-
-
-def _sums_from(rows: Sequence[Any]) -> dict[str, Sums]:
-    def exact(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
-    return {s: Sums(count, exact(total), exact(squares)) for s, count, total, squares in rows}
 
 
 def _names(indexes: Sequence[Index]) -> str:

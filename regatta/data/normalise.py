@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,16 @@ class Sums:
     def of(cls, features: Tensor) -> Sums:
         exact = features.to(torch.float64)
         return cls(len(features), exact.sum(0), exact.square().sum(0))
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[Any]) -> Sums:
+        count, *values = plain
+        total, squares = (torch.tensor(value, dtype=torch.float64) for value in values)
+        return cls(count, total, squares)
+
+    def plain(self) -> list[Any]:
+        """Every digit, for JSON."""
+        return [self.count, self.total.tolist(), self.squares.tolist()]
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(

@@ -92,9 +92,7 @@ def write_shard(
     sums = added((row.speaker, Sums.of(row.features)) for row in rows if len(row.features))
     about = {
         "problems": [asdict(problem) for problem in problems],
-        "sums": {
-            speaker: [s.count, s.total.tolist(), s.squares.tolist()] for speaker, s in sums.items()
-        },
+        "sums": {speaker: found.plain() for speaker, found in sums.items()},
     }
     return _write_table(path, _batch(rows, storage, about), storage.level)
 
@@ -157,14 +155,7 @@ class Shard:
 
 def sums_of(about: Mapping[str, Any]) -> dict[str, Sums]:
     """By speaker, as a shard's own notes have them."""
-    return {
-        speaker: Sums(count, _exact(total), _exact(squares))
-        for speaker, (count, total, squares) in about["sums"].items()
-    }
-
-
-def _exact(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+    return {speaker: Sums.of_plain(plain) for speaker, plain in about["sums"].items()}
 
 
 def read_shard_without_features(path: Path) -> Shard:
@@ -241,7 +232,7 @@ class Index:
         """By speaker."""
         table = _read_table(self.folder / SUMS, self.checksums[SUMS])
         return {
-            row["speaker"]: Sums(row["count"], _exact(row["total"]), _exact(row["squares"]))
+            row["speaker"]: Sums.of_plain([row["count"], row["total"], row["squares"]])
             for row in table.to_pylist()
         }
 

@@ -71,6 +71,10 @@ class Averaging(Strategy):
             raise ValueError(f"averaging: {complaint}")
 
     @property
+    def own_rates(self) -> bool:
+        return self.jobs is not None
+
+    @property
     def unlike_plain(self) -> str:
         if isinstance(self.outer_optimiser(1), WithMomentum):
             return "the model also makes steps of an outer optimiser"

@@ -47,6 +47,11 @@ class Strategy:
         return 0
 
     @property
+    def own_rates(self) -> bool:
+        """Whether it schedules and scales learning rates by itself."""
+        return False
+
+    @property
     def unlike_plain(self) -> str:
         """Why one worker alone does not do what plain stochastic gradient descent does, if so."""
         return ""
