@@ -112,6 +112,11 @@ def test_nothing_that_trains_imports_what_reads(module):
     assert not imports_any(module, *READERS) or module == "regatta.__main__"
 
 
+@pytest.mark.parametrize("module", sorted(under("regatta.decode")))
+def test_decoding_knows_data_alone(module):
+    assert ours(module) <= under("regatta.decode", "regatta.data") | {"regatta.aside"}
+
+
 @pytest.mark.parametrize("module", sorted(under("regatta.learn", "regatta.data", "regatta.tasks")))
 def test_learning_knows_neither_strategies_nor_worlds(module):
     higher = ("regatta.strategies", "regatta.worlds", "regatta.engine", "regatta.runs")

@@ -18,14 +18,31 @@ _SPACES = frozenset("-–—_/\\…\t\n\r\u00a0")
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Texts are lower-cased; punctuation that is no symbol here is dropped."""
+    """Texts are lower-cased; punctuation that is no symbol here is dropped.
+
+    The numbers of the symbols come first, then the separator's if there is one, then the blank's.
+    """
 
     symbols: str = ENGLISH  # in the order of their numbers
     fold: bool = True  # é to e, where é is no symbol
+    separator: str = ""  # a recogniser writes it between two letters that are alike; none: a blank
 
     def __post_init__(self) -> None:
         if len(set(self.symbols)) < len(self.symbols) or not self.symbols:
             raise ValueError(f"an alphabet names every symbol once, not {self.symbols!r}")
+        if len(self.separator) > 1 or self.separator in tuple(self.symbols):
+            raise ValueError(
+                f"a separator is one character that is no symbol, not {self.separator!r}"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Of a recogniser: all symbols, the separator, and the blank."""
+        return len(self.symbols) + len(self.separator) + 1
+
+    @property
+    def blank(self) -> int:
+        return self.outputs - 1
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -46,11 +63,19 @@ class Alphabet:
         return written if " " in self._numbers else written.replace(" ", "")
 
     def encoded(self, text: str) -> list[int]:
-        """The numbers of a normalised text's symbols."""
-        return [self._numbers[symbol] for symbol in text]
+        """The numbers that a recogniser has to write for a normalised text."""
+        numbers = [self._numbers[symbol] for symbol in text]
+        if not self.separator:
+            return numbers
+        apart = numbers[:1]
+        for before, number in pairwise(numbers):
+            apart += [len(self.symbols), number] if number == before else [number]
+        return apart
 
     def decoded(self, numbers: Iterable[int]) -> str:
-        return "".join(self.symbols[number] for number in numbers)
+        """The text of such numbers, without separators."""
+        known = len(self.symbols)
+        return "".join(self.symbols[number] for number in numbers if number < known)
 
     def _symbol(self, character: str) -> str:
         if character in self._numbers:
@@ -80,5 +105,5 @@ def alphabet_of(texts: Iterable[str]) -> Alphabet:
 
 
 def frames_needed(text: str) -> int:
-    """For CTC: a frame a symbol, and a blank between two that are alike."""
+    """For CTC: a frame a symbol, and a blank or a separator between two that are alike."""
     return len(text) + sum(a == b for a, b in pairwise(text))
