@@ -21,6 +21,8 @@ class Calendar:
         if self.evaluates:
             periods.append(self._run.evaluation.every)
         meetings = [_next_multiple(period, epochs) for period in periods if period]
+        if batches := self._run.checkpointing.batches:
+            meetings.append(self.epochs((self.turns(epochs) // batches + 1) * batches))
         return min([self.end, *meetings])
 
     def turns(self, epochs: float) -> int:
@@ -30,6 +32,9 @@ class Calendar:
         return self._order.epochs(turns)
 
     def saves_at(self, epochs: float) -> bool:
+        batches = self._run.checkpointing.batches
+        if batches and self.turns(epochs) % batches == 0:
+            return True
         return _is_multiple(epochs, self._run.checkpointing.every)
 
     def evaluates_at(self, epochs: float) -> bool:

@@ -66,11 +66,15 @@ class Evaluation:
 @dataclass(frozen=True)
 class Checkpointing:
     every: float = 0.0  # epochs; 0: only at the end
+    batches: int = 0  # a worker, from one to the next; 0: not by them
     keep: int = 2
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.keep < 1:
-            raise ValueError("checkpointing.every must be 0 or more, checkpointing.keep 1 or more")
+        if self.every < 0 or self.batches < 0 or self.keep < 1:
+            raise ValueError(
+                "checkpointing.every and checkpointing.batches must be 0 or more, "
+                "checkpointing.keep 1 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,12 @@ class Recording:
 
     usage: float = 0.1  # seconds from one sample of the processors' use to the next; 0: none
     spans: int = 2000  # stretches of computing, sending and waiting of a rank; 0: none
+    sentences: int = 50  # batches from one that is written down to the next; 0: none
 
     def __post_init__(self) -> None:
-        if self.usage < 0 or self.spans < 0:
-            raise ValueError("recording.usage and recording.spans must be 0 or more")
+        if self.usage < 0 or self.spans < 0 or self.sentences < 0:
+            names = "recording.usage, recording.spans and recording.sentences"
+            raise ValueError(f"{names} must be 0 or more")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from regatta.events import (
     Progress,
     RankEnded,
     Resumed,
+    Sampled,
     Spans,
     Started,
     Warned,
@@ -107,6 +108,19 @@ class Diary:
             if kind not in self._warned:
                 self._warned.add(kind)
                 self._log(Warned(rank=self._rank.comm.rank, time=began, text=text))
+
+    def sampled(self, turn: int, seconds: Seconds, reference: str, hypothesis: str) -> None:
+        rank = self._rank
+        self._log(
+            Sampled(
+                rank=rank.comm.rank,
+                time=rank.time(),
+                turns=turn,
+                seconds=seconds,
+                reference=reference,
+                hypothesis=hypothesis,
+            )
+        )
 
     def progress(self) -> None:
         """Where this rank stands, if it has not just told."""

@@ -235,7 +235,7 @@ class Rank:
             return
         self._scored_statistics = self.replica.statistics()
         began, training, wall = time.perf_counter(), self.training_time(), self.time()
-        results = self.replica.evaluate(self.around.data.evaluate)
+        results = self.replica.look(self.around.data.evaluate)
         if self.scores.take(results):
             self._save_best()
         # A virtual clock stood still anyway.
@@ -251,6 +251,16 @@ class Rank:
 
     def report_progress(self) -> None:
         self._diary.progress()
+
+    def write_a_sentence(self, turn: int) -> None:
+        """What the model of the first worker makes of a sample that it is about to learn from."""
+        period, sentence = self.run.recording.sentences, getattr(self.around.data, "sentence", None)
+        if sentence is None or self.comm.rank or not period or not turn or turn % period:
+            return
+        began = time.perf_counter()
+        sample = self.order.indices(0, turn)[:1]
+        reference, hypothesis = self.replica.look(lambda model: sentence(model, sample))
+        self._diary.sampled(turn, time.perf_counter() - began, reference, hypothesis)
 
     def time(self) -> float:
         return self._time_before + self.comm.now()
@@ -332,8 +342,8 @@ class Rank:
 
 def order_of(run: Run, data: Data) -> Order:
     """Refuses workers and minibatches that there are not enough samples for."""
-    early = run.early_minibatches
-    return Order(data.train_samples, run.minibatch, run.workers, run.seed, early)
+    early, deal = run.early_minibatches, getattr(data, "deal", None)
+    return Order(data.train_samples, run.minibatch, run.workers, run.seed, early, deal)
 
 
 def _nothing_more() -> None: ...

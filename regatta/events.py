@@ -73,6 +73,19 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """What a model that is being trained makes of a sample: a sentence."""
+
+    name: ClassVar[str] = "sampled"
+    rank: int
+    time: float
+    turns: int
+    seconds: float  # that it took; training waited
+    reference: str
+    hypothesis: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Warned:
     """What an evaluation has found to be wrong with a model."""
 
@@ -163,6 +176,7 @@ Event: TypeAlias = (
     Started
     | Progress
     | Evaluated
+    | Sampled
     | Warned
     | Checkpointed
     | Resumed

@@ -174,9 +174,14 @@ def begin_with(path: Path, model: nn.Module, run: Run, data: Data) -> str:
 
 
 def identity(run: Run, data: Data) -> dict[str, Any]:
-    """What an answer's file says of the model, for runs that begin with it."""
+    """What an answer's file says of the model, for runs that begin with it and for its users."""
     head = head_of(data)
-    known = {"head": head.prefix, "symbols": list(head.symbols)}
+    describe = getattr(data, "description", None)
+    known = {
+        "head": head.prefix,
+        "symbols": list(head.symbols),
+        "description": describe() if describe else None,
+    }
     return {"task": to_json(run.task)} | {name: value for name, value in known.items() if value}
 
 

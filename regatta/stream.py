@@ -47,6 +47,7 @@ class Stream:
             return None
         if not self._timing_only:
             self._rank.report_progress()
+            self._rank.write_a_sentence(turn)
         self._count(turn)
         return True if self._timing_only else self.batch(worker, turn)
 
@@ -56,6 +57,7 @@ class Stream:
         if asks and self._is_over(turn):
             return {}
         self._rank.report_progress()
+        self._rank.write_a_sentence(turn)
         self._count(turn)
         return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
 

@@ -54,7 +54,7 @@ def outcome(path: Path, reading: Reading = Reading()) -> dict[str, int]:  # noqa
     names = [index.texts("id")[n] for n in heard]
     assert {f"good{n}" for n in range(GOOD)} <= set(names)
     counts = dict(index.problems.counts())
-    for kind, number in loader.problems.counts().items():
+    for kind, number in loader.utterances.problems.counts().items():
         counts[kind] = counts.get(kind, 0) + number
     assert looked.problems.counts() == counts  # validate foretells it
     assert len(names) == len(looked.utterances)

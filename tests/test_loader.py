@@ -288,7 +288,7 @@ def test_long_utterances_are_left_out_and_named(index):
     checks = replace(Loading().checks, max_seconds=0.8)
     loader = Loader(index, Loading(Batching(size=2), checks))
     too_long = int((index.seconds > 0.8).sum())
-    assert loader.problems.counts() == {"too long": too_long}
+    assert loader.utterances.problems.counts() == {"too long": too_long}
     assert len(loader) == (53 - too_long) // 2
     nothing = replace(checks, max_seconds=0.01)
     with pytest.raises(ValueError, match="no utterance can be used"):
@@ -310,7 +310,7 @@ def test_shards_are_read_once_and_forgotten(index, monkeypatch):
     list(loader.batches(0))
     assert set(reads) == set(range(8))
     assert len(reads) <= 9  # who fits in no batch till the very end is read again
-    assert len(loader._shards._there) <= 4
+    assert len(loader.utterances._shards._there) <= 4
 
 
 def test_an_iterator_that_is_dropped_leaves_no_thread_behind(index):

@@ -13,7 +13,7 @@ from torch import nn
 from regatta.cluster import Cluster
 from regatta.learn import part
 from regatta.learn.body import Body
-from regatta.learn.optimisers import Adam, Sgd
+from regatta.learn.optimisers import AdaDelta, Adam, Sgd
 from regatta.learn.replica import Replica
 from regatta.strategies.single import Single
 from regatta.worlds.virtual import VirtualWorld
@@ -37,6 +37,11 @@ KINDS = {
     "adam and decay": (
         Adam(lr=0.01, beta1=0.8, beta2=0.99, eps=1e-4, weight_decay=0.1),
         lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.99), eps=1e-4, weight_decay=0.1),
+    ),
+    "adadelta": (AdaDelta(), lambda p: torch.optim.Adadelta(p, lr=1.0, rho=0.95, eps=1e-6)),
+    "adadelta and decay": (
+        AdaDelta(lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1),
+        lambda p: torch.optim.Adadelta(p, lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1),
     ),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -169,6 +174,7 @@ def test_an_optimiser_without_memory_has_no_state():
         (lambda: Sgd(momentum=float("nan")), "sgd: momentum must be 0 or more, not nan"),
         (lambda: Adam(eps=-1e-8), "adam: eps must be 0 or more"),
         (lambda: Adam(beta2=1.0), "adam: beta2 must be below 1, not 1.0"),
+        (lambda: AdaDelta(rho=1.0), "adadelta: rho must be below 1, not 1.0"),
         (lambda: a_replica(Sgd(nesterov=True)).step(a_gradient(0)), "nesterov=true needs"),
     ],
 )

@@ -52,4 +52,4 @@ def test_real_corpora_become_batches(name, tmp_path):
     loader = Loader(index, Loading(Batching(size=2, window=2), normalise="speaker"))
     heard = sum(len(batch.numbers) for batch in loader.batches(0))
     assert heard == len(corpus.utterances) // 2 * 2
-    assert loader.problems.counts() == {}
+    assert loader.utterances.problems.counts() == {}

@@ -194,7 +194,7 @@ def _why_not(kinds: dict[str, int]) -> str:
 
 def features_as_json(index: Index, checks: Checks | None = None) -> dict[str, Any]:
     from regatta.data.checks import Checks
-    from regatta.data.loader import usable
+    from regatta.data.utterances import usable
 
     texts, problems = usable(index, checks or Checks())
     size = sum((index.folder / name).stat().st_size for name, _ in index.shards)

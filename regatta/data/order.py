@@ -6,10 +6,19 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from typing import Any, Protocol
 
 import torch
 
 from regatta.data.seeds import mixed_seed
+
+
+class Deal(Protocol):
+    """How data are dealt that want a say in who stands beside whom."""
+
+    def __call__(self, minibatch: int, workers: int, seed: int, epoch: int) -> Any:
+        """Indices, by worker and number of the batch: as many batches as `Order` counts."""
+        ...
 
 
 @lru_cache(maxsize=8)
@@ -31,6 +40,7 @@ class Order:
     workers: int
     seed: int
     early: tuple[int, ...] = ()
+    deal: Deal | None = None
 
     def __post_init__(self) -> None:
         for minibatch in {*self.early, self.minibatch}:
@@ -51,6 +61,10 @@ class Order:
     def indices(self, worker: int, turn: int) -> torch.Tensor:
         epoch, number = self._place(turn)
         minibatch = self._minibatch_in(epoch)
+        if self.deal is not None:
+            dealt = self.deal(minibatch, self.workers, self.seed, epoch)
+            indices: torch.Tensor = dealt[worker][number]
+            return indices
         start = (number * self.workers + worker) * minibatch
         return _permutation(self.samples, self.seed, epoch)[start : start + minibatch]
 

@@ -117,6 +117,42 @@ class Adam:
         weights.addcdiv_(first, root, value=-lr / first_share)
 
 
+@dataclass(frozen=True)
+class AdaDelta:
+    """AdaDelta (Zeiler 2012): steps as large as those before them were."""
+
+    name: ClassVar[str] = "adadelta"
+    counts_steps: ClassVar[bool] = False
+    lr: float = 1.0
+    rho: float = 0.95
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "lr", "rho", "eps", "weight_decay")
+        if self.rho >= 1:
+            raise ValueError(f"adadelta: rho must be below 1, not {self.rho}")
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("square_avg", "acc_delta")
+
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        squares, deltas = memory
+        if self.weight_decay:
+            gradient = gradient.add(weights, alpha=self.weight_decay)
+        squares.mul_(self.rho).addcmul_(gradient, gradient, value=1 - self.rho)
+        delta = deltas.add(self.eps).sqrt_().div_(squares.add(self.eps).sqrt_()).mul_(gradient)
+        deltas.mul_(self.rho).addcmul_(delta, delta, value=1 - self.rho)
+        weights.add_(delta, alpha=-self.lr * rate)
+
+
 def _not_negative(optimiser: Any, *names: str) -> None:
     for name in names:
         value = getattr(optimiser, name)
@@ -125,5 +161,5 @@ def _not_negative(optimiser: Any, *names: str) -> None:
 
 
 def registry() -> dict[str, type[Optimiser]]:
-    kinds: tuple[type[Optimiser], ...] = (Sgd, Adam)
+    kinds: tuple[type[Optimiser], ...] = (Sgd, Adam, AdaDelta)
     return {kind.name: kind for kind in kinds}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 import torch
@@ -25,6 +25,8 @@ from regatta.learn.optimisers import Optimiser
 from regatta.learn.part import Part, under
 from regatta.learn.scattered import Scattered, Turns
 from regatta.learn.stage import Stage
+
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -211,14 +213,14 @@ class Replica(Part):
 
     # -- what the engine sees ---------------------------------------------------------------
 
-    def evaluate(self, evaluate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
-        """Score these weights, with the statistics that belong to them."""
+    def look(self, at: Callable[[nn.Module], T]) -> T:
+        """Use these weights, with the statistics that belong to them."""
         self.bind()
         self.layout.fill_buffers(self._vector)
         self.model.eval()
         try:
             with torch.no_grad():
-                return evaluate(self.model)
+                return at(self.model)
         finally:
             self.model.train()
 

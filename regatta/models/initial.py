@@ -25,8 +25,9 @@ KNOWN = (*_DRAWS, "torch")
 
 @torch.no_grad()
 def initialise(model: nn.Module, how: str) -> None:
-    """Draw the weights of linear layers and (not transposed) convolutions anew; biases become 0.
+    """Draw the weights of linear, recurrent and (not transposed) convolution layers anew.
 
+    Biases become 0; only that of an LSTM's forget gate becomes 1, so that it remembers at first.
     `torch` leaves everything as PyTorch made it. All other layers stay as they are. Draws come from
     torch's global generator, in the order of `model.modules()`.
     """
@@ -39,3 +40,15 @@ def initialise(model: nn.Module, how: str) -> None:
             _DRAWS[how](module.weight)
             if module.bias is not None:
                 module.bias.zero_()
+        elif isinstance(module, nn.RNNBase):
+            _recurrent(module, _DRAWS[how])
+
+
+def _recurrent(module: nn.RNNBase, draw: Callable[[Tensor], object]) -> None:
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight"):
+            draw(parameter)
+            continue
+        parameter.zero_()
+        if isinstance(module, nn.LSTM) and name.startswith("bias_ih"):
+            parameter[module.hidden_size : 2 * module.hidden_size] = 1.0  # input, forget, ...

@@ -13,10 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regatta.config import Run, nearest
-from regatta.recipes.shipped import frames, frames_paper, teacher, vectors
+from regatta.recipes import shipped
 
 SHIPPED: dict[str, Callable[[], Run]] = {
-    recipe.__name__.replace("_", "-"): recipe for recipe in (teacher, vectors, frames, frames_paper)
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (
+        shipped.teacher,
+        shipped.vectors,
+        shipped.frames,
+        shipped.frames_paper,
+        shipped.speech,
+        shipped.speech_paper,
+    )
 }
 
 

@@ -2,8 +2,10 @@
 
 from regatta.config import Checkpointing, Evaluation, Run, Stop
 from regatta.data.labels import Labelling
-from regatta.learn.optimisers import Sgd
+from regatta.learn.optimisers import AdaDelta, Adam, Sgd
+from regatta.models.recogniser import PAPER
 from regatta.tasks.frames import Frames
+from regatta.tasks.speech import Speech
 from regatta.tasks.teacher import Teacher
 from regatta.tasks.vectors import Vectors
 
@@ -44,6 +46,30 @@ def frames_paper() -> Run:
         stop=Stop(epochs=10),
         evaluation=Evaluation(every=1.0),
         checkpointing=Checkpointing(every=1.0),
+    )
+
+
+def speech() -> Run:
+    """Letters of speech made on the spot, by a small recogniser: minutes on two cores."""
+    return Run(
+        task=Speech(),
+        optimiser=Adam(lr=2e-3),
+        minibatch=16,
+        stop=Stop(epochs=12),
+        evaluation=Evaluation(every=1.0),
+        checkpointing=Checkpointing(batches=250),
+    )
+
+
+def speech_paper() -> Run:
+    """The recogniser of Baunsgaard et al., 25.6 million parameters: days on graphics processors."""
+    return Run(
+        task=Speech(minutes=6000.0, dev_minutes=300.0, network=PAPER),
+        optimiser=AdaDelta(),
+        minibatch=24,
+        stop=Stop(epochs=30),
+        evaluation=Evaluation(every=1.0),
+        checkpointing=Checkpointing(batches=250),
     )
 
 

@@ -30,7 +30,11 @@ class Data(Protocol):
 
     Data may also name the model's last layer, `head: str` (how the names of its parameters begin),
     and what the rows of that layer stand for, `symbols: Sequence[str]`: a run that begins with the
-    weights of another leaves it fresh, or takes over the rows of symbols that both know.
+    weights of another leaves it fresh, or takes over the rows of symbols that both know. Data may
+    deal out batches of their own making (`deal`, see `regatta.data.order`), tell how long a batch
+    lasts (`audio_seconds`), let the model write a sentence now and then (`sentence(model, index)`:
+    what is right and what the model says), and describe what somebody needs who uses the model
+    without them (`description`).
     """
 
     train_samples: int
@@ -57,7 +61,8 @@ def device_of(model: nn.Module) -> torch.device:
 def registry() -> dict[str, type[Task]]:
     from regatta.tasks.frames import Frames
     from regatta.tasks.sequences import Sequences
+    from regatta.tasks.speech import Speech
     from regatta.tasks.teacher import Teacher
     from regatta.tasks.vectors import Vectors
 
-    return {task.name: task for task in (Teacher, Vectors, Sequences, Frames)}
+    return {task.name: task for task in (Teacher, Vectors, Sequences, Frames, Speech)}
