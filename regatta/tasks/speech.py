@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from regatta.data.normalise import sum_of
 from regatta.data.plan import Batching, Numbers, Plan
 from regatta.data.problems import REMEDIES
 from regatta.data.synth.texts import LANGUAGES
+from regatta.decode import Decoder
 from regatta.decode.decoding import Decoding
 from regatta.decode.errors import ErrorRates, Pair
 from regatta.decode.greedy import Greedy
@@ -83,7 +84,10 @@ class Speaking:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over utterances. It is finite: what cannot be aligned is left out before."""
-        return _loss(model, batch, self.alphabet.blank) / len(batch[0])
+        features, frames, targets, symbols = batch
+        outputs, spoken = _outputs(model, features, frames)
+        loss = _ctc(outputs.transpose(0, 1), spoken, targets, symbols, self.alphabet.blank)
+        return loss / len(features)
 
     def sentence(self, model: nn.Module, index: Tensor) -> tuple[str, str]:
         """What an utterance says, and what the model writes for it."""
@@ -97,16 +101,19 @@ class Speaking:
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         device, blank = device_of(model), self.alphabet.blank
-        references: list[str] = []
-        written: list[str] = []
-        loss, decoder = 0.0, self._decoder
+        pairs: list[Pair] = []
+        loss = 0.0
         for numbers in self._dev_batches:
-            batch = tuple(part.to(device) for part in self._dev.batch(numbers)[:4])
-            outputs, frames = _outputs(model, *batch[:2])
-            loss += _ctc(outputs.transpose(0, 1), frames, *batch[2:], blank).item()
-            written += [best[0].text for best in decoder.decode(outputs.cpu(), frames.cpu())]
-            references += [self._dev.texts[number] for number in numbers]
-        rates = ErrorRates.of(map(Pair, references, written))
+            batch = self._dev.batch(numbers)
+            features, frames, targets, symbols = (part.to(device) for part in batch[:4])
+            outputs, spoken = _outputs(model, features, frames)
+            loss += _ctc(outputs.transpose(0, 1), spoken, targets, symbols, blank).item()
+            found = self._decoder.decode(outputs.cpu(), spoken.cpu())
+            pairs += [
+                Pair(self._dev.texts[number], best.text)
+                for number, (best, *_) in zip(numbers, found, strict=True)
+            ]
+        rates = ErrorRates.of(pairs)
         return {
             "wer": rates.wer,
             "cer": rates.cer,
@@ -114,19 +121,15 @@ class Speaking:
             "loss": loss / self.eval_samples,
         }
 
-    @property
+    @cached_property
     def _dev_batches(self) -> list[Numbers]:
         """Of like lengths: nothing is computed in vain."""
         by_length = self._dev.numbers[np.argsort(self._dev.index.frames[self._dev.numbers])]
         return np.array_split(by_length, math.ceil(len(by_length) / _TOGETHER))
 
-    @property
-    def _decoder(self) -> Any:
-        return self._built(self.task.decoding)
-
-    @lru_cache(maxsize=2)  # noqa: B019  lives as long as the data
-    def _built(self, decoding: Decoding) -> Any:
-        return decoding.build(self.alphabet, self._train.texts.values())
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return self.task.decoding.build(self.alphabet, self._train.texts.values())
 
     def notes(self) -> Iterator[str]:
         """What is left out."""
@@ -150,6 +153,10 @@ class Speaking:
 
     def description(self) -> dict[str, Any]:
         """What somebody needs who uses the model without these data."""
+        return self._description
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
         sums = {} if self.task.normalise == "none" else self._train.index.sums
         return {
             "alphabet": asdict(self.alphabet),
@@ -165,12 +172,6 @@ def _outputs(model: nn.Module, features: Tensor, frames: Tensor) -> tuple[Tensor
     assert isinstance(model, Recogniser)
     outputs: Tensor = model(features, frames)
     return outputs.transpose(0, 1), model.frames(frames)
-
-
-def _loss(model: nn.Module, batch: Batch, blank: int) -> Tensor:
-    features, frames, targets, symbols = batch
-    assert isinstance(model, Recogniser)
-    return _ctc(model(features, frames), model.frames(frames), targets, symbols, blank)
 
 
 def _ctc(outputs: Tensor, frames: Tensor, targets: Tensor, symbols: Tensor, blank: int) -> Tensor:
