@@ -26,13 +26,18 @@ def spoken(
     languages: Sequence[str] = ("en",),
     seed: int = 0,
     timeless: Sequence[int] = (),
+    repeats: bool = True,
 ) -> Path:
-    """So many utterances of two speakers, languages in turn; some of them without times."""
+    """So many utterances of two speakers, languages in turn; some of them without times.
+
+    Five phones each; or, without repeats, every phone once.
+    """
     random = np.random.default_rng(seed)
     rows: list[object] = []
     (root / "audio").mkdir(parents=True, exist_ok=True)
     for n in range(number):
-        said = [str(phone) for phone in random.choice(list(phones), 5)]
+        drawn = random.choice(list(phones), 5) if repeats else random.permutation(list(phones))
+        said = [str(phone) for phone in drawn]
         lengths = random.uniform(0.06, 0.12, len(said))
         starts = 0.05 + np.concatenate([[0.0], np.cumsum(lengths)])
         when = np.arange(round((starts[-1] + 0.05) * RATE)) / RATE
@@ -44,7 +49,7 @@ def spoken(
         times = [
             [round(a, 4), round(b, 4), p] for a, b, p in zip(starts, starts[1:], said, strict=False)
         ]
-        row: dict[str, object] = {"id": f"u{n}", "audio": f"audio/u{n}.wav", "text": "a",
+        row: dict[str, object] = {"id": f"u{n}", "audio": f"audio/u{n}.wav", "text": "".join(said),
                                   "speaker": f"s{n % 2}"}  # fmt: skip
         if n not in timeless:
             row["phones"] = times

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regatta.models import ConvLstm, dnn, initialise
+from regatta.models import dnn, initialise
 from regatta.models.initial import KNOWN
 
 LAYERS = {  # a layer, fan in, fan out
@@ -73,12 +73,11 @@ def test_draws_come_from_the_global_generator():
 
 
 def test_other_layers_and_missing_biases_stay_as_they_are():
-    model = ConvLstm(4, 6, 1, 3)
-    lstm = [p.clone() for p in model.lstm.parameters()]
-    conv = model.conv.weight.clone()
+    model = nn.Sequential(nn.Embedding(4, 6), nn.Conv1d(6, 3, 2))
+    embedding, conv = (layer.weight.clone() for layer in model)
     initialise(model, "lecun")
-    assert all(map(torch.equal, lstm, model.lstm.parameters()))
-    assert not torch.equal(conv, model.conv.weight)
+    assert torch.equal(embedding, model[0].weight)
+    assert not torch.equal(conv, model[1].weight)
     assert all(p.requires_grad and p.is_leaf for p in model.parameters())
     initialise(nn.Linear(3, 2, bias=False), "xavier")
 
