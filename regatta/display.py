@@ -14,7 +14,17 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from regatta.events import Checkpointed, Ended, Evaluated, Event, Progress, Resumed, Started, Warned
+from regatta.events import (
+    Checkpointed,
+    Ended,
+    Evaluated,
+    Event,
+    Progress,
+    Resumed,
+    Sampled,
+    Started,
+    Warned,
+)
 from regatta.metrics import Summary
 
 if TYPE_CHECKING:
@@ -53,6 +63,10 @@ class Display:
                 self._last = event
                 self._line(event)
                 self._update()
+            elif isinstance(event, Sampled):
+                written = escape(event.hypothesis) or "nothing"
+                text = f"  [dim]{escape(event.reference)} -> {written}[/dim]"
+                self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Warned):
                 text = f"  [yellow]warning:[/yellow] {escape(event.text)}"
                 self._console.print(text, highlight=False, soft_wrap=True)

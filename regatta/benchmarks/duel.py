@@ -103,13 +103,18 @@ def between_peers(network: Network, first: type[Peer], second: type[Peer], pairs
     return Duel(network.steps, network.minibatch, network.repeats, ranks)
 
 
+def _place_of(player: Rank, rank: int) -> Place:
+    run, data = player.run, player.around.data
+    return Place(run.task, data, player.order, rank, player.comm, run.optimiser)
+
+
 def _stand_by(
     rank: int, size: int, init_method: str, run: Run,
     first: type[Peer], second: type[Peer], plan: _Plan,
 ) -> dict[str, list[Lap]]:  # fmt: skip
     laps: dict[str, list[Lap]] = {"A": [], "B": []}
     with aboard(rank, size, init_method, run) as player:
-        place = Place(run.task, player.around.data, player.order, rank, player.comm)
+        place = _place_of(player, rank)
         sides = {"A": first(place), "B": second(place)}
         for peer in sides.values():
             peer.run(plan.steps)
@@ -145,7 +150,7 @@ def _take_part(
         workers = dist.new_group(list(range(run.workers)))
         if rank >= run.workers:
             return _serve(player)
-        place = Place(run.task, player.around.data, player.order, rank, player.comm)
+        place = _place_of(player, rank)
         blocks = Blocks(player, peer(place), plan, workers)
         player.replica.stream = blocks
         play(player)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from regatta.comm import Comm
 from regatta.data.order import Order
+from regatta.learn.optimisers import AdaDelta, Adam, Optimiser, Sgd
 from regatta.tasks import Data, Task
 from regatta.worlds.processes import run_blocking
 
@@ -35,11 +36,24 @@ class Place:
     order: Order
     rank: int
     comm: Comm | None = None  # none, where a peer is alone in its process
+    optimiser: Optimiser = field(default_factory=lambda: Sgd(lr=0.01))
 
 
 class Peer(Protocol):
     def __init__(self, place: Place) -> None: ...
     def run(self, steps: int) -> None: ...
+
+
+def _of_torch(ours: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
+    """The same optimiser, as PyTorch has it."""
+    parameters = model.parameters()
+    if isinstance(ours, Adam):
+        betas, decay = (ours.beta1, ours.beta2), ours.weight_decay
+        return torch.optim.AdamW(parameters, ours.lr, betas, ours.eps, decay)
+    if isinstance(ours, AdaDelta):
+        return torch.optim.Adadelta(parameters, ours.lr, ours.rho, ours.eps, ours.weight_decay)
+    assert isinstance(ours, Sgd)
+    return torch.optim.SGD(parameters, ours.lr, ours.momentum, weight_decay=ours.weight_decay)
 
 
 class BareLoop:
@@ -48,7 +62,7 @@ class BareLoop:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._model = self._made(place.task.model())
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
+        self._optimizer = _of_torch(place.optimiser, self._model)
         self._turn = 0
 
     def run(self, steps: int) -> None:

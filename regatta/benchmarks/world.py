@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from regatta.config import Evaluation, Recording, Run, component
 from regatta.data.order import Order
 from regatta.engine import Rank, Surroundings
 from regatta.events import Event
-from regatta.learn.optimisers import Sgd
+from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.tasks import Data, Task
 from regatta.tasks.sequences import Sequences
 from regatta.tasks.vectors import Vectors
@@ -38,6 +38,7 @@ class Network:
     steps: int  # a block
     repeats: int  # blocks of either side in a fresh start
     starts: int = 1  # a pair that was asked for; more where they are cheap and luck is large
+    optimiser: Optimiser = field(default_factory=lambda: Sgd(lr=0.01))
 
 
 DNN = Network("DNN of 1.4 M", Vectors(), 256, steps=5, repeats=8, starts=2)
@@ -59,7 +60,7 @@ def measured_run(strategy: str, network: Network, workers: int = 2, bucket_bytes
         strategy=component("strategy", strategy),
         workers=workers,
         minibatch=network.minibatch,
-        optimiser=Sgd(lr=0.01),
+        optimiser=network.optimiser,
         bucket_bytes=bucket_bytes,
         recording=Recording(usage=0, spans=0),
         evaluation=Evaluation(every=_NEVER),
