@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -13,3 +15,15 @@ F = TypeVar("F", bound=Callable[..., object])
 def compiled(function: F) -> F:
     """Without the interpreter's lock, so that utterances can be decoded by several threads."""
     return cast(F, numba.njit(cache=True, nogil=True, fastmath=False)(function))
+
+
+@compiled
+def place(values: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
+    """Of the first value that is not less, in values[low:high], which are sorted."""
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regatta.decode.compiled import compiled
+from regatta.decode.compiled import compiled, place
 
 Numbers = NDArray[np.int32]
 Reals = NDArray[np.float64]
+
+_TRUSTED = 1e-13  # less is hardly left of differences between sums near 1: one word may say more
 
 
 class Graph(NamedTuple):
@@ -48,74 +50,38 @@ def end(graph: Graph, context: int) -> float:
 
 
 @compiled
-def _place(graph: Graph, context: int, word: int) -> int:
-    """Of a context's first entry for that word or a later one."""
-    low, high = graph.first[context], graph.first[context + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if graph.word[middle] < word:
-            low = middle + 1
-        else:
-            high = middle
-    return int(low)
-
-
-@compiled
 def score(graph: Graph, context: int, word: int) -> tuple[float, int]:
     """log P(word | context), and the context after it."""
     logp = 0.0
     while context:
-        place = _place(graph, context, word)
-        if place < graph.first[context + 1] and graph.word[place] == word:
-            return logp + graph.logp[place], int(graph.after[place])
+        stop = int(graph.first[context + 1])
+        at = place(graph.word, int(graph.first[context]), stop, word)
+        if at < stop and graph.word[at] == word:
+            return logp + graph.logp[at], int(graph.after[at])
         logp += graph.backoff[context]
-        context = graph.shorter[context]
+        context = int(graph.shorter[context])
     return logp + graph.alone[word], int(graph.after_alone[word])
 
 
 @compiled
 def mass(graph: Graph, context: int, lo: int, hi: int) -> float:
     """log P(one of the words lo <= word < hi | context), without a look at each of them."""
-    if hi - lo == 1:
-        return score(graph, context, lo)[0]
     if hi <= lo:
         return -math.inf
+    if hi - lo == 1:
+        return score(graph, context, lo)[0]
     total, weight, at = 0.0, 1.0, context
     while at:
-        first = graph.first[at]
-        low, high = _place(graph, at, lo), _place(graph, at, hi)
+        first, stop = int(graph.first[at]), int(graph.first[at + 1])
+        low = place(graph.word, first, stop, lo)
+        high = place(graph.word, low, stop, hi)
         if high > low:
             before = graph.gained[low - 1] if low > first else 0.0
             total += weight * (graph.gained[high - 1] - before)
         weight *= math.exp(graph.backoff[at])
-        at = graph.shorter[at]
+        at = int(graph.shorter[at])
     total += weight * (graph.summed[hi] - graph.summed[lo])
-    if total > 1e-13:
+    if total > _TRUSTED:
         return math.log(total)
-    # So little is left of the differences of sums near 1 that one word may say more.
-    return max(math.log(max(total, 1e-300)), score(graph, context, lo)[0])
-
-
-@compiled
-def running_sums(values: Reals, first: Numbers) -> Reals:
-    """Within each context by itself: sums over all contexts would lose digits."""
-    sums = np.empty_like(values)
-    for context in range(len(first) - 1):
-        total = 0.0
-        for entry in range(first[context], first[context + 1]):
-            total += values[entry]
-            sums[entry] = total
-    return sums
-
-
-@compiled
-def log_probability(graph: Graph, words: Numbers) -> float:
-    """Of an utterance and its end. Words numbered -1 are passed over and break the context."""
-    total, context = 0.0, begin(graph)
-    for word in words:
-        if word < 0:
-            context = 0
-        else:
-            logp, context = score(graph, context, word)
-            total += logp
-    return total + end(graph, context)
+    one = score(graph, context, lo)[0]
+    return max(math.log(total), one) if total > 0 else one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from regatta.data.problems import BadUtterance, Problems
 from regatta.decode import arpa
-from regatta.decode.graph import Graph, log_probability, running_sums
+from regatta.decode.graph import Graph, begin, end, score
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.ngrams import BEGIN, END, UNKNOWN, Ngrams
 from regatta.decode.smoothing import FLOOR, Estimation
@@ -23,7 +23,7 @@ from regatta.decode.texts import numbered, split_texts, texts_of
 class Fit:
     """How well a model foresees texts."""
 
-    perplexity: float  # by word, ends of sentences counted where the model has them
+    perplexity: float | None  # by word, ends of sentences counted where the model has them
     words: int
     unknown: int  # words that the lexicon lacks; they are passed over
 
@@ -93,18 +93,22 @@ class LanguageModel:
             Problems() if problems is None else problems,
         )
 
-    def fit(self, texts: Iterable[str]) -> Fit:
-        """How well texts are foreseen."""
+    def fit(self, sentences: Iterable[Sequence[str]]) -> Fit:
+        """How well sentences are foreseen, each a list of words."""
         numbers = self.lexicon.numbers
         total, words, unknown, ends = 0.0, 0, 0, 0
-        for sentence in split_texts(numbered(texts), self.lexicon.alphabet, Problems()):
-            told = np.array([numbers.get(word, -1) for word in sentence], np.int32)
-            total += log_probability(self.graph, told)
-            missing = int((told < 0).sum())
-            words, unknown = words + len(told), unknown + missing
-            ends += self.has_end
+        for sentence in sentences:
+            context = begin(self.graph)
+            for word in sentence:
+                if word in numbers:
+                    logp, context = score(self.graph, context, numbers[word])
+                    total += logp
+                else:
+                    context, unknown = 0, unknown + 1
+            total += end(self.graph, context)
+            words, ends = words + len(sentence), ends + self.has_end
         said = words - unknown + ends
-        return Fit(math.exp(-total / said) if said else math.nan, words, unknown)
+        return Fit(math.exp(-total / said) if said else None, words, unknown)
 
 
 def _numbers(ngrams: Ngrams, lexicon: Lexicon) -> NDArray[np.int64]:
@@ -130,17 +134,17 @@ def _place(ngrams: Ngrams, mark: str) -> int:
 
 def _graph(ngrams: Ngrams, number: NDArray[np.int64], size: int) -> Graph:
     """Of the contexts that utterances of the lexicon's words can come to."""
-    begin, end = _place(ngrams, BEGIN), _place(ngrams, END)
+    start, stop = _place(ngrams, BEGIN), _place(ngrams, END)
     parent, word, shorter = ngrams.parent, ngrams.word, ngrams.shorter
     alive = np.zeros(len(word), bool)
     alive[0] = True
     for length in range(1, ngrams.order + 1):
         here = ngrams.level(length)
         usable = number[word[here]] >= 0
-        if length == 1 and begin >= 0:
-            usable[begin] = True
+        if length == 1 and start >= 0:
+            usable[start] = True
         alive[here] = usable & alive[parent[here]]
-    ends = (word == end) & (end >= 0) & alive[parent]
+    ends = (word == stop) & (stop >= 0) & alive[parent]
     is_context = alive & (ngrams.backoff != 0)
     is_context[parent[1:][(alive | ends)[1:]]] = True
     is_context[0] = True
@@ -155,15 +159,15 @@ def _graph(ngrams: Ngrams, number: NDArray[np.int64], size: int) -> Graph:
     own, instead = ngrams.logp[entries], ngrams.backoff[parent[entries]] + ngrams.backed[entries]
     alone, after_alone = _alone(ngrams, number, size, context)
     return Graph(
-        int(context[1 + begin]) if begin >= 0 else 0,
+        int(context[1 + start]) if start >= 0 else 0,
         first.astype(np.int32),
         ngrams.backoff[is_context],
         context[shorter[is_context]].astype(np.int32),
-        _ends(ngrams, np.flatnonzero(is_context), end),
+        _ends(ngrams, np.flatnonzero(is_context), stop),
         number[word[entries]].astype(np.int32),
         own,
         context[entries].astype(np.int32),
-        running_sums(np.exp(own) - np.exp(instead), first.astype(np.int32)),
+        _running_sums(np.exp(own) - np.exp(instead), first),
         alone,
         after_alone,
         np.append(0.0, np.cumsum(np.exp(alone).astype(np.longdouble))).astype(np.float64),
@@ -187,14 +191,23 @@ def _alone(
     return alone, after
 
 
-def _ends(ngrams: Ngrams, nodes: NDArray[np.int64], end: int) -> NDArray[np.float64]:
+def _running_sums(values: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Within each context by itself: sums over all contexts would lose digits."""
+    sums = values.copy()
+    for context in np.flatnonzero(np.diff(first) > 1):
+        here = slice(first[context], first[context + 1])
+        np.cumsum(values[here], out=sums[here])
+    return sums
+
+
+def _ends(ngrams: Ngrams, nodes: NDArray[np.int64], stop: int) -> NDArray[np.float64]:
     """log P(</s>) after each of the nodes."""
-    if end < 0:
+    if stop < 0:
         return np.zeros(len(nodes))
     total, at = np.zeros(len(nodes)), nodes.copy()
     waiting = np.arange(len(nodes))
     while len(waiting):
-        found = ngrams.child(at[waiting], np.full(len(waiting), end))
+        found = ngrams.child(at[waiting], np.full(len(waiting), stop))
         there = waiting[found > 0]
         total[there] += ngrams.logp[found[found > 0]]
         waiting = waiting[found == 0]
