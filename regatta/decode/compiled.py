@@ -27,3 +27,11 @@ def place(values: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
         else:
             high = middle
     return low
+
+
+def inner(function: F) -> F:
+    """To be called by compiled functions only: without what Python would call, it compiles sooner."""
+    compiler = numba.njit(
+        cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )
+    return cast(F, compiler(function))
