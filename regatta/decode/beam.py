@@ -1,0 +1,53 @@
+"""Prefix beam search: texts, each with all of its paths, without any knowledge of words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regatta.data.alphabet import Alphabet
+from regatta.decode.graph import Graph
+from regatta.decode.lexicon import Tree
+from regatta.decode.outputs import Pruning
+from regatta.decode.rules import WORDS, Rules
+from regatta.decode.search import BeamSearch
+
+
+def prefix_beam(
+    alphabet: Alphabet,
+    width: int = 64,
+    pruning: Pruning = Pruning(),
+    nbest: int = 1,
+    jobs: int = 1,
+) -> BeamSearch:
+    """Spaces count once, and not at all before the first word and after the last."""
+    rules = Rules(width, WORDS, False, 0.0, 0.0, alphabet.blank, space_of(alphabet), 0)
+    return BeamSearch(
+        alphabet, rules, _any_text(alphabet), no_model(), 0, pruning, False, False, nbest, jobs
+    )
+
+
+def space_of(alphabet: Alphabet) -> int:
+    """The number of the space; one after all others where the alphabet has none."""
+    space = alphabet.symbols.find(" ")
+    return space if space >= 0 else alphabet.outputs
+
+
+def _any_text(alphabet: Alphabet) -> Tree:
+    """A lexicon of all strings: after its first letter a word may end, or go on with any letter."""
+    letters = [n for n, symbol in enumerate(alphabet.symbols) if symbol != " "]
+    return Tree(
+        np.array([0, len(letters), 2 * len(letters)], np.int32),
+        np.array(2 * letters, np.int32),
+        np.ones(2 * len(letters), np.int32),
+        np.zeros(2, np.int32),
+        np.ones(2, np.int32),
+        np.array([-1, 0], np.int32),
+    )
+
+
+def no_model() -> Graph:
+    """A language model that is never asked."""
+    numbers, reals = np.zeros(2, np.int32), np.zeros(2)
+    return Graph(
+        0, numbers, reals, numbers, reals, numbers, reals, numbers, reals, reals, numbers, reals
+    )

@@ -1,0 +1,207 @@
+"""Beam search over one utterance or many: memory, threads, and what is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from regatta.data.alphabet import Alphabet
+from regatta.decode import Hypothesis, Word
+from regatta.decode.advance import BEAMS, FRAME, ROWS, advance, complete
+from regatta.decode.graph import Graph
+from regatta.decode.lexicon import Tree
+from regatta.decode.outputs import Pruning, as_numbers, utterances
+from regatta.decode.prefixes import BEAM, ROW, empty_text, forget, spelled
+from regatta.decode.rules import Rules
+
+_ROOM = 64  # times the width: rows of texts to begin with
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """A decoder: every utterance is searched by itself."""
+
+    alphabet: Alphabet
+    rules: Rules
+    tree: Tree
+    graph: Graph
+    longest: int  # symbols of a word, where words are completed
+    pruning: Pruning = Pruning()
+    spelled: bool = True  # words have their separators; else these are dropped like blanks
+    ends: bool = False  # the language model judges that the utterance ends
+    nbest: int = 1
+    jobs: int = 1  # threads
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("width", self.rules.width),
+            ("nbest", self.nbest),
+            ("jobs", self.jobs),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be 1 or more, not {value}")
+
+    def decode(self, outputs: Tensor, frames: Sequence[int] | Tensor) -> list[list[Hypothesis]]:
+        every = list(utterances(outputs, frames))
+        if self.jobs < 2 or len(every) < 2:
+            return [self._decoded(utterance) for utterance in every]
+        with ThreadPoolExecutor(self.jobs) as threads:
+            return list(threads.map(self._decoded, every))
+
+    def listen(self) -> Search:
+        return Search(self)
+
+    def _decoded(self, utterance: Tensor) -> list[Hypothesis]:
+        search = Search(self)
+        search.take(utterance)
+        return search.finish()
+
+    def read(self, outputs: Tensor) -> np.ndarray:
+        """[frame, symbol], with a space that is impossible where the alphabet has none."""
+        numbers, blank = as_numbers(outputs, self.alphabet), self.alphabet.blank
+        if self.alphabet.separator and not self.spelled:
+            separator = blank - 1
+            numbers[:, blank] = np.logaddexp(numbers[:, blank], numbers[:, separator])
+            numbers[:, separator] = -math.inf
+        self.pruning.apply(numbers, blank)
+        if self.rules.space < self.alphabet.outputs:
+            return numbers
+        return np.column_stack((numbers, np.full(len(numbers), -math.inf)))
+
+    @cached_property
+    def last(self) -> np.ndarray:
+        """A frame of which a space is sure: it ends last words, and brings together what is alike."""
+        frame = np.full((1, max(self.alphabet.outputs, self.rules.space + 1)), -math.inf)
+        frame[0, self.rules.space] = 0.0
+        return frame
+
+
+@dataclass
+class Search:
+    """A beam search in the middle of an utterance."""
+
+    by: BeamSearch
+    _counts: np.ndarray = field(init=False)  # beams, rows, frames
+    _rows: np.ndarray = field(init=False)
+    _beams: np.ndarray = field(init=False)
+    _candidates: np.ndarray = field(init=False)
+    _scores: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        rules = self.by.rules
+        self._counts = np.array([1, 1, 0])
+        self._rows = np.empty(_ROOM * rules.width, ROW)
+        self._beams = np.empty(rules.width, BEAM)
+        self._candidates = np.empty(2 * rules.width, BEAM)
+        self._scores = np.empty(2 * rules.width)
+        # Spaces before the first word change nothing: the empty text ends in one.
+        last = -1 if rules.paper else rules.space
+        empty_text(self._rows, self._beams, last, self.by.graph.begin)
+
+    def step(self, outputs: Tensor) -> Hypothesis:
+        self.take(outputs)
+        return self._told(1)[0]
+
+    def take(self, outputs: Tensor) -> None:
+        numbers = self.by.read(outputs)
+        taken = self._advance(numbers)
+        while taken < len(numbers):
+            self._make_room()
+            taken += self._advance(numbers[taken:])
+
+    def finish(self) -> list[Hypothesis]:
+        by = self.by
+        if by.rules.paper:  # what was chosen is completed
+            self._choose(by.nbest)
+        count = int(self._counts[BEAMS])
+        self._grow(int(self._counts[ROWS]) + count * by.longest + by.rules.width)
+        complete(self._counts, self._rows, self._beams, by.tree)
+        if by.rules.paper:
+            return self._told(by.nbest)
+        self._advance(by.last)
+        beams = self._beams[: self._counts[BEAMS]]
+        if beams[0]["symbol"] != by.rules.space:  # no beam has whole words only
+            return [self._whole_words(beams[beams["score"].argmax()])]
+        if by.ends:
+            contexts = self._rows["context"][beams["row"]]
+            beams["language"] += by.rules.alpha * by.graph.end[contexts]
+            beams["score"] = beams["total"] + beams["language"]
+        return self._told(by.nbest)
+
+    def _advance(self, numbers: np.ndarray) -> int:
+        by = self.by
+        return advance(
+            numbers, self._counts, self._rows, self._beams, self._candidates, self._scores,
+            by.tree, by.graph, by.rules,
+        )  # fmt: skip
+
+    def _make_room(self) -> None:
+        """Half of the table at least, so that it is seldom done."""
+        used, count = self._counts[ROWS], self._counts[BEAMS]
+        self._counts[ROWS] = forget(self._rows, used, self._beams, count)
+        if 2 * self._counts[ROWS] > len(self._rows):
+            self._grow(2 * len(self._rows))
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._rows):
+            more = np.empty(size - len(self._rows), ROW)
+            self._rows = np.concatenate((self._rows, more))
+
+    def _choose(self, count: int) -> None:
+        best = np.argsort(-self._beams["score"][: self._counts[BEAMS]], kind="stable")[:count]
+        self._rows["slot"][: self._counts[ROWS]] = -1
+        self._beams[: len(best)] = self._beams[best]
+        self._counts[BEAMS] = len(best)
+
+    def _whole_words(self, beam: np.void) -> Hypothesis:
+        """What a beam has written before its last word."""
+        row = int(beam["row"])
+        while row > 0 and self._rows[row]["symbol"] != self.by.rules.space:
+            row = int(self._rows[row]["parent"])
+        told = beam.copy()
+        told["row"], told["language"] = row, self._rows[row]["language"]
+        told["score"] = told["total"] + told["language"]
+        return self._hypothesis(told)
+
+    def _told(self, count: int) -> list[Hypothesis]:
+        """The best; of equals the first by their texts."""
+        beams = self._beams[: self._counts[BEAMS]]
+        scores = beams["score"]
+        count = min(count, len(beams))
+        least = np.partition(scores, -count)[-count]
+        found = [self._hypothesis(beam) for beam in beams[scores >= least]]
+        return sorted(found, key=lambda told: (-told.score, told.text))[:count]
+
+    def _hypothesis(self, beam: np.void) -> Hypothesis:
+        rules, alphabet = self.by.rules, self.by.alphabet
+        longest = int(self._counts[FRAME]) + self.by.longest  # a frame a symbol at most
+        symbols, times = np.empty(longest, np.int32), np.empty((longest, 2), np.int32)
+        letters, words = spelled(self._rows, beam["row"], rules.space, symbols, times)
+        text = alphabet.decoded(symbols[:letters][::-1].tolist())
+        total, language = float(beam["total"]), float(beam["language"])
+        return Hypothesis(
+            text if rules.paper else text.strip(),
+            float(beam["score"]),
+            total,
+            language,
+            _timed(text.split(), times[:words][::-1].tolist()),
+        )
+
+
+def _timed(texts: list[str], times: list[list[int]]) -> tuple[Word, ...]:
+    """The best path to a text changes as frames come: words are kept from overlapping."""
+    words: list[Word] = []
+    latest = 0
+    for number, (text, (start, end)) in enumerate(zip(texts, times, strict=True)):
+        start = max(start, latest)
+        if number + 1 < len(times):
+            end = min(end, max(times[number + 1][0], start + 1))
+        latest = max(end, start + 1)
+        words.append(Word(text, start, latest))
+    return tuple(words)

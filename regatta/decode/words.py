@@ -1,0 +1,45 @@
+"""Word beam search: texts of a lexicon's words, judged by a language model (Scheidl et al.)."""
+
+from __future__ import annotations
+
+from regatta.decode.beam import no_model, space_of
+from regatta.decode.language import LanguageModel
+from regatta.decode.lexicon import Lexicon
+from regatta.decode.outputs import Pruning
+from regatta.decode.rules import MODES, WORDS, Rules
+from regatta.decode.search import BeamSearch
+
+
+def word_beam(
+    lexicon: Lexicon,
+    model: LanguageModel | None = None,
+    mode: str = "words",
+    width: int = 64,
+    *,
+    alpha: float = 0.5,
+    beta: float = 1.5,
+    ends: bool = False,
+    paper: bool = False,
+    seed: int = 0,
+    pruning: Pruning = Pruning(),
+    nbest: int = 1,
+    jobs: int = 1,
+) -> BeamSearch:
+    """The options are those of `Decoding`."""
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    if alpha < 0:
+        raise ValueError(f"alpha must be 0 or more, not {alpha:g}: it weighs the language model")
+    number = MODES.index(mode)
+    if number != WORDS and model is None:
+        raise ValueError(f"mode={mode} needs a language model; mode=words needs none")
+    alphabet = lexicon.alphabet
+    graph = no_model() if model is None or number == WORDS else model.graph
+    rules = Rules(
+        width, number, paper, float(alpha), float(beta), alphabet.blank, space_of(alphabet), seed
+    )
+    longest = max(len(alphabet.encoded(word)) for word in lexicon.words)
+    judges_ends = ends and number != WORDS
+    return BeamSearch(
+        alphabet, rules, lexicon.tree, graph, longest, pruning, True, judges_ends, nbest, jobs
+    )
