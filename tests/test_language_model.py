@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from itertools import product
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from speaking import REAL
 
 from regatta.data.alphabet import Alphabet
 from regatta.decode import arpa
+from regatta.decode.compiled import compiled
 from regatta.decode.graph import begin, end, mass, score
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
@@ -458,3 +460,14 @@ def test_a_model_is_made_of_texts_and_manifests(tmp_path):
 def test_the_command_line_starts_without_numba():
     code = "import regatta, regatta.cli, sys; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_functions_are_compiled_where_nothing_can_be_written(monkeypatch):
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator"):
+        numba.njit(cache=True)(abs_difference)
+    assert compiled(abs_difference)(3, 5) == 2
+
+
+def abs_difference(a, b):
+    return a - b if a > b else b - a

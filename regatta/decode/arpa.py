@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -18,7 +19,7 @@ from regatta.decode.ngrams import Ngrams, Numbers, Reals
 
 SUFFIXES = (".arpa", ".lm")
 _MOST_PREAMBLE = 200  # lines of comments before \data\
-_LN10 = float(np.log(10))
+_LN10 = math.log(10)
 _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 
 
@@ -46,18 +47,18 @@ def _written(ngrams: Ngrams) -> Iterator[str]:
     yield "\\data\\\n"
     for order, number in enumerate(ngrams.counts(), 1):
         yield f"ngram {order}={number}\n"
-    texts = [""]
+    logp, backoff = (ngrams.logp / _LN10).tolist(), (ngrams.backoff / _LN10).tolist()
+    parent, word = ngrams.parent.tolist(), ngrams.word.tolist()
+    texts: list[str] = []
     for order in range(1, ngrams.order + 1):
         yield f"\n\\{order}-grams:\n"
         here = range(ngrams.levels[order], ngrams.levels[order + 1])
         before = ngrams.levels[order - 1]
-        texts = [
-            (texts[ngrams.parent[node] - before] + " " + ngrams.words[ngrams.word[node]]).lstrip()
-            for node in here
-        ]
+        begins = [texts[parent[node] - before] + " " if texts else "" for node in here]
+        texts = [begin + ngrams.words[word[node]] for begin, node in zip(begins, here, strict=True)]
         for node, text in zip(here, texts, strict=True):
-            rest = f"\t{ngrams.backoff[node] / _LN10:.10g}" if order < ngrams.order else ""
-            yield f"{ngrams.logp[node] / _LN10:.10g}\t{text}{rest}\n"
+            rest = f"\t{backoff[node]:.10g}" if order < ngrams.order else ""
+            yield f"{logp[node]:.10g}\t{text}{rest}\n"
     yield "\n\\end\\\n"
 
 
@@ -149,8 +150,8 @@ class _Reader:
         try:
             number = float(text)
         except ValueError:
-            number = np.nan
-        if not np.isfinite(number):
+            number = math.nan
+        if not math.isfinite(number):
             self.fail(f"{text!r} is no number", "mend the line")
         return number
 
