@@ -169,6 +169,7 @@ def inside(root: Path, name: str, allow_outside: bool = False) -> Path:
 def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     """The lines of a text file, numbered from 1, without those that are not UTF-8 or empty."""
     import gzip
+    import zlib
 
     opened = gzip.open if path.suffix == ".gz" else open
     try:
@@ -181,7 +182,7 @@ def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
                     continue
                 if line.strip():
                     yield number, line
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"cannot read {path}: {error.args[-1]}") from None
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # language models are made without PyTorch, which takes seconds to import
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def compiled(function: F) -> F:
     """Without the interpreter's lock, so that utterances can be decoded by several threads."""
-    return cast(F, numba.njit(cache=True, nogil=True, fastmath=False)(function))
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's can be written to
+        return cast(F, numba.njit(nogil=True)(function))
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,8 @@ from regatta.data.problems import Problems
 from regatta.decode.texts import numbered, split_texts, texts_of
 
 Numbers = NDArray[np.int32]
+
+_VARIANT = re.compile(r"\(\d+\)$")
 
 
 class Tree(NamedTuple):
@@ -49,9 +52,13 @@ class Lexicon:
 
     @classmethod
     def of_file(cls, path: Path | str, alphabet: Alphabet) -> Lexicon:
-        """A word a line. What follows it, as a spelling, is not used: the alphabet spells."""
+        """A word a line. What follows it, as a spelling, is not used: the alphabet spells.
+
+        Pronouncing dictionaries number the ways to say a word, WORD(2): it is one word.
+        """
         path, problems = Path(path), Problems()
-        named = [(where, line.split()[0]) for where, line in texts_of(path, problems)]
+        firsts = ((where, line.split()[0]) for where, line in texts_of(path, problems))
+        named = ((f"{where} {word!r}", _VARIANT.sub("", word)) for where, word in firsts)
         return cls._of(named, alphabet, str(path), problems)
 
     @classmethod
