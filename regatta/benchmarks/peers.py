@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -81,24 +82,30 @@ class BareLoop:
     def _meet(self) -> None: ...
 
 
-class ManyModels(BareLoop):
-    """As many models as there are workers, one after another; each steps itself."""
+class ManyVersions(BareLoop):
+    """What no simulation of asynchronous workers can do without: a version of the weights each.
+
+    A gradient is computed from the oldest version, a step makes the newest from the last.
+    """
 
     def __init__(self, place: Place, workers: int) -> None:
         super().__init__(place)
-        self._models = [place.task.model() for _ in range(workers)]
-        self._optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in self._models]
+        self._versions = deque(place.task.model() for _ in range(workers))
+        self._lr = place.optimiser.lr
 
     def run(self, steps: int) -> None:
-        data = self._place.data
+        data, versions = self._place.data, self._versions
         for _ in range(steps):
             batch = data.batch(self._place.order.indices(self._place.rank, self._turn))
-            model = self._models[self._turn % len(self._models)]
-            optimizer = self._optimizers[self._turn % len(self._models)]
             self._turn += 1
-            data.loss(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()  # at once: the next may have the memory
+            oldest, newest = versions[0], versions[-1]
+            data.loss(oldest, batch).backward()
+            with torch.no_grad():
+                for old, new in zip(newest.parameters(), oldest.parameters(), strict=True):
+                    assert new.grad is not None
+                    torch.add(old, new.grad, alpha=-self._lr, out=new)
+                    new.grad = None  # at once: the next may have the memory
+            versions.rotate(-1)
 
 
 class Ddp(BareLoop):

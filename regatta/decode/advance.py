@@ -1,8 +1,8 @@
 """A beam search over the frames of an utterance.
 
-In each frame every text may stay as it is, or grow by a symbol. A text that grows into another beam's
-text adds to that beam; every other way to grow leads to a text of its own, so that nothing else has
-to be compared. The best of all become the next beams.
+In each frame every text may stay as it is, or grow by a symbol. A text that grows into another
+beam's text adds to that beam; every other way to grow leads to a text of its own, so that nothing
+else has to be compared. The best of all become the next beams.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _extend(
     graph: Graph,
     rules: Rules,
 ) -> int:
-    """Every beam by every symbol that may follow. Only what beats the `floor` can be among the best."""
+    """Every beam by every symbol that may follow. Only who beats the `floor` can be of the best."""
     loudest, floor, low = -math.inf, -math.inf, math.inf
     for symbol in range(len(frame)):
         if symbol != rules.blank:
@@ -122,7 +122,7 @@ def _extend(
         low = min(low, candidates[number].score)
     if kept == rules.width:
         floor = low
-    # A language model only takes away, but for the bonus of a word, unless it takes means or samples.
+    # A language model only takes away, but for the bonus of a word, unless it takes means.
     gain = math.inf if rules.paper or rules.mode == SAMPLE else max(rules.beta, 0.0)
     for number in range(count):
         beam = beams[number]
@@ -180,7 +180,7 @@ def _judged(rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, rul
     logp = text.finished + ahead
     if rules.paper:  # the geometric mean of the factors
         return float(logp / (text.words + 1))
-    return rules.alpha * logp + rules.beta * words
+    return float(rules.alpha * logp + rules.beta * words)
 
 
 @inner

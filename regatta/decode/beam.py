@@ -7,7 +7,7 @@ import numpy as np
 from regatta.data.alphabet import Alphabet
 from regatta.decode.graph import Graph
 from regatta.decode.lexicon import Tree
-from regatta.decode.outputs import Pruning
+from regatta.decode.outputs import NO_PRUNING, Pruning
 from regatta.decode.rules import WORDS, Rules
 from regatta.decode.search import BeamSearch
 
@@ -15,7 +15,7 @@ from regatta.decode.search import BeamSearch
 def prefix_beam(
     alphabet: Alphabet,
     width: int = 64,
-    pruning: Pruning = Pruning(),
+    pruning: Pruning = NO_PRUNING,
     nbest: int = 1,
     jobs: int = 1,
 ) -> BeamSearch:

@@ -33,8 +33,8 @@ def place(values: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
 
 
 def inner(function: F) -> F:
-    """To be called by compiled functions only: without what Python would call, it compiles sooner."""
-    compiler = numba.njit(
+    """For compiled functions only: without what Python would call, it compiles sooner."""
+    compiler = numba.njit(  # type: ignore[call-overload, unused-ignore]
         cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )
     return cast(F, compiler(function))

@@ -66,3 +66,6 @@ class Pruning:
             keep &= numbers[:, blank, None] <= math.log(self.sure)
         keep[:, blank] = True
         numbers[~keep] = -math.inf
+
+
+NO_PRUNING = Pruning()

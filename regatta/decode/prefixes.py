@@ -1,8 +1,8 @@
-"""The texts that a beam search has begun: a table with a row a text, which names the text before it.
+"""The texts that a beam search has begun: a table, a row a text, which names the text before it.
 
-A text has one row for as long as any beam comes of it, so that equal texts are equal numbers. All that
-follows from a text alone is kept in its row: where it stands in the lexicon, and what the language
-model says of it.
+A text has one row for as long as any beam comes of it, so that equal texts are equal numbers. All
+that follows from a text alone is kept in its row: where it stands in the lexicon, and what the
+language model says of it.
 """
 
 from __future__ import annotations

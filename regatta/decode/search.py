@@ -16,7 +16,7 @@ from regatta.decode import Hypothesis, Word
 from regatta.decode.advance import BEAMS, FRAME, ROWS, advance, complete
 from regatta.decode.graph import Graph
 from regatta.decode.lexicon import Tree
-from regatta.decode.outputs import Pruning, as_numbers, utterances
+from regatta.decode.outputs import NO_PRUNING, Pruning, as_numbers, utterances
 from regatta.decode.prefixes import BEAM, ROW, empty_text, forget, spelled
 from regatta.decode.rules import Rules
 
@@ -32,7 +32,7 @@ class BeamSearch:
     tree: Tree
     graph: Graph
     longest: int  # symbols of a word, where words are completed
-    pruning: Pruning = Pruning()
+    pruning: Pruning = NO_PRUNING
     spelled: bool = True  # words have their separators; else these are dropped like blanks
     ends: bool = False  # the language model judges that the utterance ends
     nbest: int = 1
@@ -76,7 +76,7 @@ class BeamSearch:
 
     @cached_property
     def last(self) -> np.ndarray:
-        """A frame of which a space is sure: it ends last words, and brings together what is alike."""
+        """A frame whose space is sure: it ends last words, and brings together what is alike."""
         frame = np.full((1, max(self.alphabet.outputs, self.rules.space + 1)), -math.inf)
         frame[0, self.rules.space] = 0.0
         return frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regatta.decode.beam import no_model, space_of
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
-from regatta.decode.outputs import Pruning
+from regatta.decode.outputs import NO_PRUNING, Pruning
 from regatta.decode.rules import MODES, WORDS, Rules
 from regatta.decode.search import BeamSearch
 
@@ -21,7 +21,7 @@ def word_beam(
     ends: bool = False,
     paper: bool = False,
     seed: int = 0,
-    pruning: Pruning = Pruning(),
+    pruning: Pruning = NO_PRUNING,
     nbest: int = 1,
     jobs: int = 1,
 ) -> BeamSearch:
