@@ -337,15 +337,15 @@ def from_json(values: dict[str, Any], base: Run) -> Run:
         value, default = values[f.name], getattr(base, f.name)
         if f.name in _REGISTRIES:
             kind = type(component(f.name, value["name"], default))
-            parts[f.name] = _from_plain(kind, {k: v for k, v in value.items() if k != "name"})
+            parts[f.name] = from_plain(kind, {k: v for k, v in value.items() if k != "name"})
         elif is_dataclass(default) and not isinstance(default, type):
-            parts[f.name] = _from_plain(type(default), value)
+            parts[f.name] = from_plain(type(default), value)
         else:
             parts[f.name] = _value(hints[f.name], value)
     return replace(base, **parts)
 
 
-def _from_plain(kind: Any, values: dict[str, Any]) -> Any:
+def from_plain(kind: Any, values: dict[str, Any]) -> Any:
     hints = get_type_hints(kind)
     known = {f.name for f in fields(kind)}
     for name in values:
@@ -357,7 +357,7 @@ def _from_plain(kind: Any, values: dict[str, Any]) -> Any:
 def _value(kind: Any, plain: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(plain)
-    return _from_plain(kind, plain) if is_dataclass(kind) and isinstance(plain, dict) else plain
+    return from_plain(kind, plain) if is_dataclass(kind) and isinstance(plain, dict) else plain
 
 
 def options(kind: Any) -> dict[str, Any]:
@@ -396,5 +396,5 @@ def load_cluster(name: str) -> Cluster:
         wanted, what = (str, "text") if hints.get(field_name) is str else (int | float, "a number")
         if isinstance(value, bool) or not isinstance(value, wanted):
             raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
-    cluster: Cluster = _from_plain(Cluster, values)
+    cluster: Cluster = from_plain(Cluster, values)
     return cluster

@@ -38,7 +38,7 @@ def pinned(run: Run, folder: Path | None = None) -> Run:
     start = run.start
     if not start.run or (folder is not None and _is_kept(start, folder)):
         return run
-    file = _file_of(Path(start.run).expanduser().resolve())
+    file = file_of(Path(start.run).expanduser().resolve())
     checkpoint.load_answer(file)  # it must be whole
     digest = checkpoint.sha256_of(file)
     if start.sha256 not in ("", digest):
@@ -54,7 +54,7 @@ def as_settings(start: Start) -> list[str]:
     return [f"start.run={start.run}", f"start.sha256={start.sha256}"] if start.run else []
 
 
-def _file_of(path: Path) -> Path:
+def file_of(path: Path) -> Path:
     """A file with a model: itself, or a run's best, or what its newest checkpoint answers."""
     if path.is_dir():
         return _model_of_run(path)

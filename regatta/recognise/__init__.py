@@ -1,0 +1,1 @@
+"""A trained recogniser in use: from recordings to texts."""
