@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -48,7 +47,7 @@ def hear(answer: Answer, asked: Asked, quiet: bool) -> Heard:
     torch.set_num_threads(asked.threads)
     longest = task.max_seconds if asked.max_seconds is None else asked.max_seconds
     with _features(task, trained, asked, decoding.jobs, quiet) as index:
-        given = spoken.utterances(index, trained, longest)
+        given = spoken.utterances(index, trained, longest, asked.data or index.folder)
         numbers = spoken.of_speakers(given, list(asked.speaker))
         with bar("hearing", len(numbers), "utterances", quiet) as heard:
             outputs = Outputs.of(trained.model, given, numbers, heard)
@@ -92,9 +91,8 @@ def _features(
             index = spoken.own(task, silent if quiet else teller(stack))
         yield index
         return
-    source = Path(asked.data)
     with (
         bar("extracting", None, "shards", quiet) as advance,
-        spoken.described(source, trained.features, reading, jobs, advance) as index,
+        spoken.described(asked.data, trained.features, reading, jobs, advance) as index,
     ):
         yield index

@@ -17,7 +17,7 @@ from regatta.data.extract import Extraction, extract
 from regatta.data.features import Features
 from regatta.data.plan import Numbers
 from regatta.data.shards import MARKER, Index, open_index
-from regatta.data.utterances import Utterances
+from regatta.data.utterances import Utterances, usable
 from regatta.recognise.trained import Trained
 from regatta.tasks.speech import Speech
 from regatta.tasks.spoken import Tell, silent
@@ -58,17 +58,19 @@ def described(
         yield extract(corpus, Path(folder) / "features", Extraction(features), jobs, progress)
 
 
-def utterances(index: Index, trained: Trained, max_seconds: float) -> Utterances:
+def utterances(index: Index, trained: Trained, max_seconds: float, source: Path) -> Utterances:
     """Those that the recogniser can be judged by, normalised as in its training."""
     _refuse_other_features(index, trained)
     network = trained.model.network
     checks = Checks(trained.alphabet, max_seconds, network.kernel, network.stride)
     sums = None if trained.sums is None else {"": trained.sums}
-    try:
-        return Utterances(index, checks, Augmentation(), trained.normalise, sums)
-    except ValueError as error:
+    texts, problems = usable(index, checks)
+    if not texts:
         symbols = trained.alphabet.symbols.replace(" ", "␣")
-        raise ValueError(f"{error}: the recogniser writes {symbols}") from None
+        raise ValueError(
+            f"{source}: no utterance can be used{problems.why()}; the recogniser writes {symbols}"
+        )
+    return Utterances(index, checks, Augmentation(), trained.normalise, sums)
 
 
 def _refuse_other_features(index: Index, trained: Trained) -> None:
