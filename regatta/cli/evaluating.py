@@ -133,10 +133,17 @@ def _other(answer: Answer, asked: Asked, as_json: bool) -> None:
     results = answer.results()
     if as_json:
         told = {"model": str(answer.file), "task": answer.task.name, "results": results}
-        print(json.dumps(told | {"recorded": answer.recorded}))
+        _print_json(told | {"recorded": answer.recorded})
         return
     found = {name: _beside(value, answer.recorded.get(name)) for name, value in results.items()}
     print_facts({"model": str(answer.file), "task": answer.task.name} | found)
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    """A network that has diverged finds no numbers, and JSON knows none such."""
+    from regatta.report.forms import finite
+
+    print(json.dumps(finite(values)))
 
 
 def _beside(value: float, recorded: float | None) -> str:
@@ -156,7 +163,7 @@ def _recogniser(answer: Answer, asked: Asked, as_json: bool) -> None:
     if asked.listing is not None:
         _write(asked.listing, heard.rows[-1])
     if as_json:
-        print(json.dumps(_as_json(answer, asked, heard.rows, heard.left_out.counts())))
+        _print_json(_as_json(answer, asked, heard.rows, heard.left_out.counts()))
         return
     say_problems(heard.left_out)
     _print(answer, asked, heard.rows)

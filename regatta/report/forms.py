@@ -77,7 +77,7 @@ def as_json(outcome: Outcome) -> str:
         "combinations": [asdict(row) for row in rows_of(outcome)],
         "levels": [asdict(reached) for reached in reached_levels(outcome)],
     }
-    return json.dumps(_finite(values), indent=1)
+    return json.dumps(finite(values), indent=1)
 
 
 def _values(outcome: Outcome, standing: Standing) -> dict[str, Any]:
@@ -114,12 +114,12 @@ def _curve(finish: Finish) -> list[dict[str, Any]]:
     ]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows neither infinity nor what is no number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(name): _finite(inner) for name, inner in value.items()}
+        return {str(name): finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value
