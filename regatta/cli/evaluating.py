@@ -45,53 +45,66 @@ class Asked:
         return [f"--{name.replace('_', '-')}" for name in used]
 
 
+Model = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run's folder, or a .safetensors that it saved")
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="features or a corpus; default: the run's own")
+]
+DecoderName = Annotated[
+    str | None, typer.Option("--decoder", help="greedy, prefix or words; default: the run's")
+]
+Mode = Annotated[
+    str | None, typer.Option("--mode", help="of words: words, ngrams, forecast or sample")
+]
+Lm = Annotated[str | None, typer.Option("--lm", help="an ARPA file, or texts to count")]
+LexiconFile = Annotated[str | None, typer.Option("--lexicon", help="a file of a word a line")]
+Width = Annotated[int | None, typer.Option("--width", help="beams")]
+Alpha = Annotated[float | None, typer.Option("--alpha", help="weight of the language model")]
+Beta = Annotated[float | None, typer.Option("--beta", help="for every finished word")]
+Decoders = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="threads that decode")]
+DecodingSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="of the decoding: decoding.ends=true")
+]
+BeamWidths = Annotated[
+    str, typer.Option("--beam-widths", help="a row each, time and errors: 64,128,256")
+]
+Speaker = Annotated[
+    list[str] | None, typer.Option("--speaker", help="only this one; may be repeated")
+]
+BySpeaker = Annotated[bool, typer.Option("--by-speaker", help="a row each")]
+Confusions = Annotated[
+    int, typer.Option("--confusions", min=0, help="so many of each kind, the most frequent")
+]
+Listing = Annotated[
+    Path | None, typer.Option("--listing", help="write there what was heard beside what was said")
+]
+Longest = Annotated[
+    float | None, typer.Option("--max-seconds", help="longer ones are left out (the run's)")
+]
+NetworkThreads = Annotated[int, typer.Option("--threads", min=1, help="of the network")]
+
+
 @app.command()
 def evaluate(
-    model: Annotated[
-        Path, typer.Argument(metavar="RUN", help="a run's folder, or a .safetensors that it saved")
-    ],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="features or a corpus; default: the run's own")
-    ] = None,
-    decoder: Annotated[
-        str | None, typer.Option("--decoder", help="greedy, prefix or words; default: the run's")
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option("--mode", help="of words: words, ngrams, forecast or sample")
-    ] = None,
-    lm: Annotated[str | None, typer.Option("--lm", help="an ARPA file, or texts to count")] = None,
-    lexicon: Annotated[
-        str | None, typer.Option("--lexicon", help="a file of a word a line")
-    ] = None,
-    width: Annotated[int | None, typer.Option("--width", help="beams")] = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", help="weight of the language model")
-    ] = None,
-    beta: Annotated[float | None, typer.Option("--beta", help="for every finished word")] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="threads that decode")
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="of the network")] = 1,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="of the decoding: decoding.ends=true")
-    ] = None,
-    widths: Annotated[
-        str, typer.Option("--beam-widths", help="a row each, time and errors: 64,128,256")
-    ] = "",
-    speaker: Annotated[
-        list[str] | None, typer.Option("--speaker", help="only this one; may be repeated")
-    ] = None,
-    by_speaker: Annotated[bool, typer.Option("--by-speaker", help="a row each")] = False,
-    confusions: Annotated[
-        int, typer.Option("--confusions", min=0, help="so many of each kind, the most frequent")
-    ] = 0,
-    listing: Annotated[
-        Path | None,
-        typer.Option("--listing", help="write there what was heard beside what was said"),
-    ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option("--max-seconds", help="longer ones are left out (the run's)")
-    ] = None,
+    model: Model,
+    data: Data = None,
+    decoder: DecoderName = None,
+    mode: Mode = None,
+    lm: Lm = None,
+    lexicon: LexiconFile = None,
+    width: Width = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    jobs: Decoders = None,
+    settings: DecodingSettings = None,
+    widths: BeamWidths = "",
+    speaker: Speaker = None,
+    by_speaker: BySpeaker = False,
+    confusions: Confusions = 0,
+    listing: Listing = None,
+    max_seconds: Longest = None,
+    threads: NetworkThreads = 1,
     split: Split = "",
     kind: Kind = "",
     name: Name = "",
