@@ -27,6 +27,14 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Level:
+    """A target of any result of evaluations, be it the task's metric or another."""
+
+    metric: str
+    target: Target
+
+
+@dataclass(frozen=True)
 class Arrival:
     """Seconds of training; None where it never came about."""
 

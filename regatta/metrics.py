@@ -119,8 +119,8 @@ def summarise(events: Sequence[Event]) -> Summary:
         gpu_share=_mean_of([share for usage in usages for share in usage.gpu or ()]),
         memory=max((usage.memory for usage in usages), default=None),
         price_per_hour=price,
-        cost=_cost(_last_time(events), price),
-        cost_to_target=_cost(_wall_time(arrived.lasting, scores), price),
+        cost=cost_of(_last_time(events), price),
+        cost_to_target=cost_of(wall_time(arrived.lasting, scores), price),
         joules=None if was_resumed else _joules(ranks, started.hosts),
         start=started.start,
     )
@@ -183,12 +183,13 @@ def scores_of(events: Sequence[Event], metric: str) -> list[Score]:
     ]
 
 
-def _wall_time(training: float | None, scores: Sequence[Evaluated]) -> float | None:
+def wall_time(training: float | None, events: Sequence[Event]) -> float | None:
     """A machine is paid for while it evaluates, too."""
+    scores = (e for e in events if isinstance(e, Evaluated))
     return next((e.time + e.seconds for e in scores if e.training == training), None)
 
 
-def _cost(seconds: float | None, price_per_hour: float | None) -> float | None:
+def cost_of(seconds: float | None, price_per_hour: float | None) -> float | None:
     return None if seconds is None or price_per_hour is None else seconds / 3600 * price_per_hour
 
 

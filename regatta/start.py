@@ -59,12 +59,10 @@ def file_of(path: Path) -> Path:
     if path.is_dir():
         return _model_of_run(path)
     if not path.exists():
-        raise ValueError(
-            f"{path} does not exist: let --from name the folder of a run or a .safetensors file"
-        )
+        raise ValueError(f"{path} does not exist: name the folder of a run or a .safetensors file")
     if path.suffix != ".safetensors":
         raise ValueError(
-            f"{path} is no .safetensors file: let --from name the folder of a run, or save the "
+            f"{path} is no .safetensors file: name the folder of a run, or save the "
             "model's state_dict with safetensors.torch.save_file"
         )
     return path
@@ -74,12 +72,12 @@ def _model_of_run(folder: Path) -> Path:
     if (folder / _RACE).exists():
         runs = sorted(path.parent for path in folder.glob(f"runs/*/*/{_RUN}"))
         example = f", for instance {runs[0]}" if runs else ""
-        raise ValueError(f"{folder} is a race: let --from name one of its runs{example}")
+        raise ValueError(f"{folder} is a race: name one of its runs{example}")
     try:
         stored = json.loads((folder / _RUN).read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{folder} holds no run that can be read ({error}): let --from name the folder of a "
+            f"{folder} holds no run that can be read ({error}): name the folder of a "
             "run or a .safetensors file"
         ) from None
     if stored.get("timing_only"):

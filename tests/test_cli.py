@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
         (["train", "teacher", "--set", "stop.epoch=3"], "did you mean epochs?"),
         (["train", "teacher", "--set", "minibatch"], "not of the form name=value"),
         (["train", "teacher", "-s", "single", "-n", "2"], "use --workers 1"),
-        (["train", "teacher", "--from", "nowhere"], "nowhere does not exist: let --from name"),
+        (["train", "teacher", "--from", "nowhere"], "nowhere does not exist: name"),
         (["train", "teacher", "--resume"], "--resume needs --out"),
         (["train", "teacher", "--device", "tpu"], "device must be cpu or cuda"),
         (["simulate", "teacher", "-s", "ring", "--cluster", "etherne"], "did you mean ethernet"),

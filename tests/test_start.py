@@ -278,10 +278,10 @@ def test_what_has_no_weights_is_refused(source, tmp_path):
     (tmp_path / "empty").mkdir()
     cases = {
         "timing": "was simulated for its timing only and has no weights: simulate it again",
-        "race": f"is a race: let --from name one of its runs, for instance {home}",
+        "race": f"is a race: name one of its runs, for instance {home}",
         "model.pt": "model.pt is no .safetensors file",
         "empty": "holds no run",
-        "nowhere": "nowhere does not exist: let --from name",
+        "nowhere": "nowhere does not exist: name",
     }
     for name, told in cases.items():
         with pytest.raises(ValueError) as caught:  # noqa: PT011

@@ -10,10 +10,20 @@ import sys
 
 from rich.markup import escape
 
-from regatta.cli import training, racing, data, language, listing  # isort: skip  (commands are listed in this order)
+from regatta.cli import training, racing, reporting, evaluating, data, language, listing  # isort: skip  (commands are listed in this order)
 from regatta.cli.common import app, err
 
-__all__ = ["app", "data", "language", "listing", "main", "racing", "training"]
+__all__ = [
+    "app",
+    "data",
+    "evaluating",
+    "language",
+    "listing",
+    "main",
+    "racing",
+    "reporting",
+    "training",
+]
 
 
 def main() -> None:

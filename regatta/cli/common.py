@@ -80,13 +80,13 @@ def prepare(runs: Iterable[Run], speaks: bool) -> None:
 
     makers = [getattr(run.task, "prepare", None) for run in runs]
     with going_on(), ExitStack() as stack:
-        tell = _teller(stack) if speaks else lambda what, share: None
+        tell = teller(stack) if speaks else lambda what, share: None
         notes = [note for make in filter(None, makers) for note in make(tell) or ()]
     if speaks:
         say_what_was_not_read(dict.fromkeys(notes))
 
 
-def _teller(stack: ExitStack) -> Callable[[str, float], None]:
+def teller(stack: ExitStack) -> Callable[[str, float], None]:
     """A live line on a terminal, a line for each kind of work in a pipe."""
     told: list[str] = []
     status: list[Status] = []

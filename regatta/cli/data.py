@@ -288,7 +288,7 @@ def _read(
 ) -> Corpus:
     from regatta.data.corpora import Reading, read
 
-    spoken = dict(_pairs(words, "--words"))
+    spoken = dict(pairs(words, "--words"))
     return read(source, Reading(kind, split, allow_outside, allow_pipes, name, spoken, align))
 
 
@@ -353,7 +353,7 @@ def _pair(text: str, option: str) -> tuple[float, float]:
     return low, high
 
 
-def _pairs(text: str, option: str) -> list[tuple[str, str]]:
+def pairs(text: str, option: str) -> list[tuple[str, str]]:
     found = [part.partition("=") for part in _list(text)]
     for written, equals, _ in found:
         if not equals or not written:

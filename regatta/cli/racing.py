@@ -1,4 +1,4 @@
-"""Race strategies, and show what came of it."""
+"""Race strategies to one target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from regatta.cli.common import (
     Threads,
     app,
     beginning_with,
-    count,
     err,
     for_tables,
     out,
@@ -149,13 +148,15 @@ def _show(folder: Path, as_json: bool) -> None:
     from regatta.report.combinations import combinations, families
     from regatta.report.files import write_html
     from regatta.report.forms import as_json as all_as_json
+    from regatta.report.tta import tta_beyond_target
 
     outcome = of_race(folder)
     report = write_html(outcome, folder / "report.html")
     if as_json:
         print(all_as_json(outcome))
         return
-    tables = [made for made in (combinations(outcome), families(outcome)) if made is not None]
+    extra = combinations(outcome), families(outcome), tta_beyond_target(outcome)
+    tables = [made for made in extra if made is not None]
     for table in (race_table(outcome), *map(shown, tables)):
         out.print()
         for_tables().print(table)
@@ -224,65 +225,3 @@ def _numbers(text: str | None, option: str) -> list[int]:
         return [int(word) for word in _names(text)]
     except ValueError:
         raise ValueError(f"{option} {text!r}: numbers, separated by commas") from None
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_RACE", help="its folder")],
-    out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="the file to write (default: report.html)")
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="tables as Markdown")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="one line a run")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="everything as one object")] = False,
-) -> None:
-    """One self-contained page with the tables and plots of a run or a race."""
-    from regatta.race.verdict import verdict
-    from regatta.report import files, forms
-
-    if markdown + csv + as_json > 1:
-        raise ValueError("choose one of --markdown, --csv and --json")
-    outcome = files.outcome_of(folder)
-    say_what_was_not_read(outcome.complaints)
-    if markdown or csv or as_json:
-        text = (
-            forms.as_markdown(outcome) if markdown
-            else forms.as_csv(outcome) if csv
-            else forms.as_json(outcome)
-        )  # fmt: skip
-        if out_file is None:
-            print(text)
-            return
-        files.write_text(out_file, text)
-    else:
-        out_file = files.write_html(outcome, out_file or folder / "report.html")
-    out.print(verdict(outcome), markup=False, soft_wrap=True)
-    out.print(f"Report: {out_file}", markup=False, soft_wrap=True)
-
-
-@app.command()
-def convert(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
-    to: Annotated[str, typer.Option("--to", help="mlperf, tensorboard, trace or dawnbench")],
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="the file or folder to write")],
-    benchmark: Annotated[
-        str | None, typer.Option("--benchmark", help="the name that MLPerf knows: rnnt, resnet")
-    ] = None,
-) -> None:
-    """Write a run's events in the form of other tools."""
-    from regatta.exports import convert as write
-
-    written = write(folder, to, out_path, benchmark)
-    say_what_was_not_read(written.complaints)
-    names = ", ".join(map(str, written.files))
-    out.print(f"{count(len(written.files), 'file')}: {names}", markup=False, soft_wrap=True)
-
-
-@app.command()
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_RACE", help="its folder")],
-) -> None:
-    """Look on at a run or a race that was started elsewhere, until it ends."""
-    from regatta.watching import look_on
-
-    look_on(folder, out)

@@ -95,7 +95,7 @@ def print_survey(survey: Survey, corpus: Corpus, checks: Checks) -> None:
         "utterances": f"{len(survey.utterances):,} can be used, {left_out:,} left out",
     }
     if not survey.utterances:
-        _print_facts(facts)
+        print_facts(facts)
         return
     speakers = set(survey.groups("speaker")) - {""}
     facts |= {
@@ -111,7 +111,7 @@ def print_survey(survey: Survey, corpus: Corpus, checks: Checks) -> None:
         if survey.thorough
         else "what files say of themselves (`regatta data validate` reads every sample)",
     }
-    _print_facts(facts)
+    print_facts(facts)
     for name in ("split", "language", "speaker"):
         groups = survey.groups(name)
         if len(groups) > 1:
@@ -129,7 +129,7 @@ def _alphabet(checks: Checks) -> str:
     return shown + (", accents dropped (--alphabet)" if checks.alphabet.fold else "")
 
 
-def _print_facts(facts: dict[str, str]) -> None:
+def print_facts(facts: dict[str, str]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -174,7 +174,7 @@ def _print_histogram(lengths: list[float]) -> None:
 def print_features(index: Index, checks: Checks | None = None) -> None:
     told = features_as_json(index, checks)
     made = index.features
-    _print_facts(
+    print_facts(
         {
             "features": str(index.folder),
             "utterances": f"{len(index):,} in {count(len(index.shards), 'shard')}",

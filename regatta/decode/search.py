@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +56,10 @@ class BeamSearch:
 
     def listen(self) -> Search:
         return Search(self)
+
+    def with_width(self, width: int) -> BeamSearch:
+        """The same with so many beams; the lexicon and the language model are shared."""
+        return replace(self, rules=self.rules._replace(width=width))
 
     def _decoded(self, utterance: Tensor) -> list[Hypothesis]:
         search = Search(self)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from regatta.arrival import Level
 from regatta.events import Event, read_what_there_is
 from regatta.metrics import BROKEN_OFF, Summary, summarise
 from regatta.race.course import FAILURE
@@ -112,6 +113,7 @@ class Outcome:
     environment: dict[str, Any] = field(default_factory=dict)
     complaints: tuple[str, ...] = ()  # what could not be read, or has not been run
     lanes: tuple[Lane, ...] = ()  # in the order of their declaration
+    levels: tuple[Level, ...] = ()  # that were asked for
 
     @property
     def is_mixed(self) -> bool:

@@ -13,22 +13,26 @@ from typing import Any
 from regatta.events import Evaluated
 from regatta.race.outcome import Finish, Outcome, Standing
 from regatta.race.verdict import verdict
+from regatta.report.cells import Table
 from regatta.report.combinations import rows_of
 from regatta.report.tables import all_tables
+from regatta.report.tta import reached_levels
 
 
 def as_markdown(outcome: Outcome) -> str:
     parts = [f"# {outcome.title}", "", verdict(outcome), ""]
     parts += [f"Began with {start}.\n" for start in outcome.starts]
-    for table in all_tables(outcome):
-        parts += [f"## {table.title}", "", _line(table.headings)]
-        parts.append(_line(["---"] * table.words + ["---:"] * (len(table.headings) - table.words)))
-        parts += [_line(row) for row in table.rows]
-        parts += ["", table.note, ""]
+    parts += map(markdown_of, all_tables(outcome))
     parts += [f"- {complaint}" for complaint in outcome.complaints]
     if outcome.command:
         parts += ["", f"Made by `{outcome.command}`"]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def markdown_of(table: Table) -> str:
+    rule = ["---"] * table.words + ["---:"] * (len(table.headings) - table.words)
+    lines = [_line(row) for row in (table.headings, rule, *table.rows)]
+    return "\n".join([f"## {table.title}", "", *lines, "", table.note, ""])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -71,8 +75,9 @@ def as_json(outcome: Outcome) -> str:
         "complaints": outcome.complaints,
         "standings": [_values(outcome, standing) for standing in outcome.standings],
         "combinations": [asdict(row) for row in rows_of(outcome)],
+        "levels": [asdict(reached) for reached in reached_levels(outcome)],
     }
-    return json.dumps(_finite(values), indent=1)
+    return json.dumps(finite(values), indent=1)
 
 
 def _values(outcome: Outcome, standing: Standing) -> dict[str, Any]:
@@ -109,12 +114,12 @@ def _curve(finish: Finish) -> list[dict[str, Any]]:
     ]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows neither infinity nor what is no number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(name): _finite(inner) for name, inner in value.items()}
+        return {str(name): finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

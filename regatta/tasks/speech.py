@@ -85,15 +85,15 @@ class Speaking:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over utterances. It is finite: what cannot be aligned is left out before."""
         features, frames, targets, symbols = batch
-        outputs, spoken = _outputs(model, features, frames)
-        loss = _ctc(outputs.transpose(0, 1), spoken, targets, symbols, self.alphabet.blank)
+        outputs, spoken = outputs_of(model, features, frames)
+        loss = ctc(outputs.transpose(0, 1), spoken, targets, symbols, self.alphabet.blank)
         return loss / len(features)
 
     def sentence(self, model: nn.Module, index: Tensor) -> tuple[str, str]:
         """What an utterance says, and what the model writes for it."""
         device = device_of(model)
         features, frames, targets, _ = (part.to(device) for part in self.batch(index))
-        outputs, spoken = _outputs(model, features, frames)
+        outputs, spoken = outputs_of(model, features, frames)
         ((best, *_),) = self._greedy.decode(outputs.cpu(), spoken.cpu())
         return self.alphabet.decoded(targets[0].tolist()), best.text
 
@@ -106,8 +106,8 @@ class Speaking:
         for numbers in self._dev_batches:
             batch = self._dev.batch(numbers)
             features, frames, targets, symbols = (part.to(device) for part in batch[:4])
-            outputs, spoken = _outputs(model, features, frames)
-            loss += _ctc(outputs.transpose(0, 1), spoken, targets, symbols, blank).item()
+            outputs, spoken = outputs_of(model, features, frames)
+            loss += ctc(outputs.transpose(0, 1), spoken, targets, symbols, blank).item()
             found = self._decoder.decode(outputs.cpu(), spoken.cpu())
             pairs += [
                 Pair(self._dev.texts[number], best.text)
@@ -123,13 +123,16 @@ class Speaking:
 
     @cached_property
     def _dev_batches(self) -> list[Numbers]:
-        """Of like lengths: nothing is computed in vain."""
-        by_length = self._dev.numbers[np.argsort(self._dev.index.frames[self._dev.numbers])]
-        return np.array_split(by_length, math.ceil(len(by_length) / _TOGETHER))
+        return by_length(self._dev.index, self._dev.numbers)
 
     @cached_property
     def _decoder(self) -> Decoder:
-        return self.task.decoding.build(self.alphabet, self._train.texts.values())
+        return self.task.decoding.build(self.alphabet, self.texts)
+
+    @property
+    def texts(self) -> list[str]:
+        """That are learnt from."""
+        return list(self._train.texts.values())
 
     def notes(self) -> Iterator[str]:
         """What is left out."""
@@ -167,14 +170,20 @@ class Speaking:
         }
 
 
-def _outputs(model: nn.Module, features: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
+def by_length(index: Index, numbers: Numbers) -> list[Numbers]:
+    """Utterances to evaluate together, of like lengths: nothing is computed in vain."""
+    ordered = numbers[np.argsort(index.frames[numbers])]
+    return np.array_split(ordered, math.ceil(len(ordered) / _TOGETHER))
+
+
+def outputs_of(model: nn.Module, features: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
     """Log probabilities, [utterance, frame, symbol], and how many frames of each count."""
     assert isinstance(model, Recogniser)
     outputs: Tensor = model(features, frames)
     return outputs.transpose(0, 1), model.frames(frames)
 
 
-def _ctc(outputs: Tensor, frames: Tensor, targets: Tensor, symbols: Tensor, blank: int) -> Tensor:
+def ctc(outputs: Tensor, frames: Tensor, targets: Tensor, symbols: Tensor, blank: int) -> Tensor:
     return ctc_loss(outputs, targets, frames, symbols, blank, reduction="sum")
 
 
@@ -223,6 +232,12 @@ class Speech:
 
     def open(self) -> Speaking:
         return _opened(self)
+
+    def dev_features(self, tell: Tell = silent) -> Index:
+        """To evaluate with; those to train with may be gone."""
+        if self.dev == SYNTH:
+            return _indexes(self, tell)[1]
+        return own_features(self.dev, "task.dev")
 
     def model(self) -> nn.Module:
         data = _opened(self)
