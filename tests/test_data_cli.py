@@ -10,6 +10,8 @@ import pytest
 from real import REGATTA
 from speaking import corpus_of, folder_of_texts, manifest, record
 
+from regatta.data.problems import Problems
+
 
 def regatta(*words: object, code: int = 0) -> str:
     done = subprocess.run(
@@ -128,3 +130,15 @@ def test_an_alphabet_can_be_named(tmp_path):
     assert "unknown symbols" in regatta("validate", tmp_path, code=1)
     assert "1 can be used" in regatta("validate", tmp_path, "--alphabet", "auto")
     assert "1 can be used" in regatta("validate", tmp_path, "--alphabet", "приветь ")
+
+
+def test_a_line_tells_what_is_left_out_from_what_is_used_all_the_same():
+    found = Problems()
+    for number in range(5):
+        found.note("other rate", f"u{number}", used=True)
+    found.note("missing file", "u9")
+    used, left_out = found.lines()
+    assert used.startswith("5 x other rate, used all the same: ")
+    assert used.endswith("(u0, u1, u2, ...)")
+    assert left_out.startswith("1 x missing file, left out: ")
+    assert left_out.endswith("(u9)")

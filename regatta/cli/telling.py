@@ -61,13 +61,10 @@ def going_on() -> Iterator[None]:
 
 def say_problems(problems: Problems) -> None:
     """How many of each kind, some by name, and what to do."""
-    from regatta.data.problems import REMEDIES
-
     for kind, number in problems.counts().items():
         some = problems.examples(kind, _EXAMPLES)
-        fate = "used all the same" if all(p.used for p in some) else "left out"
-        err.print(f"[yellow]{number} x {kind}[/yellow], {fate}: {escape(REMEDIES[kind])}",
-                  soft_wrap=True)  # fmt: skip
+        fate = escape(problems.fate(kind))
+        err.print(f"[yellow]{number} x {kind}[/yellow], {fate}", soft_wrap=True)
         for problem in some:
             detail = f": {problem.detail}" if problem.detail else ""
             err.print(f"    {escape(problem.where)}{escape(detail)}", soft_wrap=True)

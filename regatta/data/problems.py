@@ -99,6 +99,19 @@ class Problems:
     def examples(self, kind: str, number: int = 3) -> list[Problem]:
         return [problem for problem in self if problem.kind == kind][:number]
 
+    def fate(self, kind: str) -> str:
+        """What became of utterances of this kind, and what to do."""
+        used = all(problem.used for problem in self if problem.kind == kind)
+        return f"{'used all the same' if used else 'left out'}: {REMEDIES[kind]}"
+
+    def lines(self) -> Iterator[str]:
+        """One a kind: how many, their fate, some by name."""
+        for kind, number in self.counts().items():
+            some = self.examples(kind)
+            names = ", ".join(problem.where for problem in some)
+            more = ", ..." if number > len(some) else ""
+            yield f"{number} x {kind}, {self.fate(kind)} ({names}{more})"
+
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(problem) for problem in self]
 

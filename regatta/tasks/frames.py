@@ -17,7 +17,7 @@ from regatta.data import frames as store
 from regatta.data.features import Features, Splice
 from regatta.data.jobs import one_thread
 from regatta.data.labels import Labelling
-from regatta.data.problems import REMEDIES, Problems
+from regatta.data.problems import Problems
 from regatta.data.synth.texts import LANGUAGES
 from regatta.learn.rbm import Pretrained, Progress, Rbm, load, pretrain
 from regatta.models.dnn import ACTIVATIONS, dnn
@@ -96,12 +96,7 @@ class LabelledFrames:
         """What is left out, and what is there in vain."""
         for option, frames in (("train", self._train), ("dev", self._dev)):
             problems = Problems.from_json(frames.about["problems"])
-            for kind, number in problems.counts().items():
-                some = ", ".join(problem.where for problem in problems.examples(kind))
-                more = ", ..." if number > len(problems.examples(kind)) else ""
-                yield (
-                    f"task.{option}: {number} x {kind}, left out: {REMEDIES[kind]} ({some}{more})"
-                )
+            yield from (f"task.{option}: {line}" for line in problems.lines())
         unknown = self._dev.about["unknown"]
         if unknown:
             yield (

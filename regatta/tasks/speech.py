@@ -19,7 +19,6 @@ from regatta.data.checks import Checks
 from regatta.data.features import Features
 from regatta.data.normalise import sum_of
 from regatta.data.plan import Batching, Numbers, Plan
-from regatta.data.problems import REMEDIES
 from regatta.data.synth.texts import LANGUAGES
 from regatta.decode import Decoder
 from regatta.decode.decoding import Decoding
@@ -135,16 +134,10 @@ class Speaking:
         return list(self._train.texts.values())
 
     def notes(self) -> Iterator[str]:
-        """What is left out."""
+        """What is left out, or used though it is not as it should be."""
         for option, part in (("train", self._train), ("dev", self._dev)):
             for problems in (part.index.problems, part.problems):
-                for kind, number in problems.counts().items():
-                    some = ", ".join(problem.where for problem in problems.examples(kind))
-                    more = ", ..." if number > len(problems.examples(kind)) else ""
-                    yield (
-                        f"task.{option}: {number} x {kind}, left out: {REMEDIES[kind]} "
-                        f"({some}{more})"
-                    )
+                yield from (f"task.{option}: {line}" for line in problems.lines())
 
     def complaints(self, results: Mapping[str, float]) -> dict[str, str]:
         if results["wer"] < 1 or results["cer"] < 1:
