@@ -54,32 +54,35 @@ def as_settings(start: Start) -> list[str]:
     return [f"start.run={start.run}", f"start.sha256={start.sha256}"] if start.run else []
 
 
-def file_of(path: Path) -> Path:
-    """A file with a model: itself, or a run's best, or what its newest checkpoint answers."""
+def file_of(path: Path, option: str = "--from") -> Path:
+    """A file with a model: itself, or a run's best, or what its newest checkpoint answers.
+
+    `option` is what named it, for messages.
+    """
     if path.is_dir():
-        return _model_of_run(path)
+        return _model_of_run(path, option)
     if not path.exists():
         raise ValueError(
-            f"{path} does not exist: let --from name the folder of a run or a .safetensors file"
+            f"{path} does not exist: let {option} name the folder of a run or a .safetensors file"
         )
     if path.suffix != ".safetensors":
         raise ValueError(
-            f"{path} is no .safetensors file: let --from name the folder of a run, or save the "
+            f"{path} is no .safetensors file: let {option} name the folder of a run, or save the "
             "model's state_dict with safetensors.torch.save_file"
         )
     return path
 
 
-def _model_of_run(folder: Path) -> Path:
+def _model_of_run(folder: Path, option: str) -> Path:
     if (folder / _RACE).exists():
         runs = sorted(path.parent for path in folder.glob(f"runs/*/*/{_RUN}"))
         example = f", for instance {runs[0]}" if runs else ""
-        raise ValueError(f"{folder} is a race: let --from name one of its runs{example}")
+        raise ValueError(f"{folder} is a race: let {option} name one of its runs{example}")
     try:
         stored = json.loads((folder / _RUN).read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{folder} holds no run that can be read ({error}): let --from name the folder of a "
+            f"{folder} holds no run that can be read ({error}): let {option} name the folder of a "
             "run or a .safetensors file"
         ) from None
     if stored.get("timing_only"):

@@ -10,10 +10,10 @@ import sys
 
 from rich.markup import escape
 
-from regatta.cli import training, racing, data, language, listing  # isort: skip  (commands are listed in this order)
+from regatta.cli import training, racing, data, language, recognising, listing  # isort: skip  (commands are listed in this order)
 from regatta.cli.common import app, err
 
-__all__ = ["app", "data", "language", "listing", "main", "racing", "training"]
+__all__ = ["app", "data", "language", "listing", "main", "racing", "recognising", "training"]
 
 
 def main() -> None:
