@@ -209,7 +209,7 @@ def test_chunks_after_the_samples_are_no_samples():
 def test_a_missing_package_for_microphones_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(ValueError, match=r"pip install 'regatta-train\[microphone\]'"):
-        next(microphone(16_000))
+        microphone(16_000)
 
 
 def test_a_terminal_sees_what_may_still_change(tones):

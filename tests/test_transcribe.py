@@ -87,6 +87,14 @@ def test_files_do_not_depend_on_those_beside_them(trained, tmp_path):
         assert alone.guesses[0].score == pytest.approx(one.guesses[0].score, abs=1e-3)
 
 
+def test_threads_change_nothing(trained, tmp_path):
+    paths = [recorded(tmp_path / f"{n}.wav", " ".join(WORDS[: n % 5 + 1])) for n in range(40)]
+    greedy = Greedy(trained.alphabet)
+    alone = list(Transcriber(trained, greedy).transcribe(paths))
+    assert list(Transcriber(trained, greedy, jobs=3).transcribe(paths)) == alone
+    assert [one.text for one in alone] == [" ".join(WORDS[: n % 5 + 1]) for n in range(40)]
+
+
 def test_several_texts_are_told_best_first(tones, tmp_path):
     path = recorded(tmp_path / "a.wav", LONG)
     done = regatta("transcribe", tones, path, "-f", "json", "--nbest", 3, "--decoder", "prefix",

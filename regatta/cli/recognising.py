@@ -63,16 +63,15 @@ def transcribe(
     from regatta.recognise.options import decoding_of
 
     _check(audio, form, nbest, to, force, stream, rate)
-    threads = jobs or cores()
     given = {"decoder": decoder, "lm": lm, "lexicon": lexicon, "mode": mode, "width": width,
              "alpha": alpha, "beta": beta, "nbest": nbest if nbest > 1 else None}  # fmt: skip
-    decoding = decoding_of({**given, "jobs": threads}, settings or [])
+    decoding = decoding_of(given, settings or [])
     if stream:
         from regatta.cli.listening import listen
 
         listen(checkpoint, decoding, bool(audio), rate, form)
     else:
-        _transcribe(checkpoint, decoding, audio or [], form, to, force)
+        _transcribe(checkpoint, decoding, jobs or cores(), audio or [], form, to, force)
 
 
 def _check(
@@ -104,8 +103,9 @@ def _check(
 
 
 def _transcribe(
-    checkpoint: Path, decoding: Decoding, named: list[str], form: str, to: Path | None, force: bool
-) -> None:
+    checkpoint: Path, decoding: Decoding, jobs: int, named: list[str], form: str, to: Path | None,
+    force: bool,
+) -> None:  # fmt: skip
     from regatta.aside import write_aside
     from regatta.data.problems import Problem
     from regatta.recognise.forms import written
@@ -120,7 +120,7 @@ def _transcribe(
     total = _look_at(audio, trained.features.rate)
     began, seconds, failed = time.monotonic(), 0.0, 0
     with _progress(total) as told:
-        transcriber = Transcriber(trained, decoder, decoding.nbest, told=told)
+        transcriber = Transcriber(trained, decoder, decoding.nbest, jobs, told=told)
         results = transcriber.transcribe([one.audio for one in audio])
         for number, result in enumerate(results):
             if isinstance(result, Problem):
@@ -144,7 +144,7 @@ def opened(checkpoint: Path, decoding: Decoding) -> tuple[Trained, Decoder]:
 
     from regatta.recognise.trained import Trained
 
-    torch.set_num_threads(decoding.jobs)
+    torch.set_num_threads(1)  # threads that share a batch wait for each other on a busy machine
     trained = Trained.open(checkpoint)
     return trained, decoding.build(trained.alphabet, trained.words, say_problems)
 
@@ -152,7 +152,9 @@ def opened(checkpoint: Path, decoding: Decoding) -> tuple[Trained, Decoder]:
 def _say_failure(problem: Problem) -> None:
     from regatta.data.problems import REMEDIES
 
-    text = f"{problem}; {REMEDIES[problem.kind]}"
+    remedy = "check its name" if problem.kind == "missing file" else REMEDIES[problem.kind]
+    detail = f" ({problem.detail})" if problem.detail not in ("", problem.where) else ""
+    text = f"{problem.where}: {problem.kind}{detail}: {remedy}"
     err.print(f"[red]failed:[/red] {escape(text)}", soft_wrap=True)
 
 

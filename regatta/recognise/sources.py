@@ -75,7 +75,10 @@ def _header(file: BufferedIOBase) -> tuple[int, int, int | None]:
 
 
 def microphone(rate: int) -> Iterator[Samples]:
-    """Whatever the system's default microphone hears, until nobody asks any more."""
+    """Whatever the system's default microphone hears, until nobody asks any more.
+
+    What it lacks is said at once, not when the first sample is asked for.
+    """
     try:
         import sounddevice
     except ImportError:
@@ -87,6 +90,10 @@ def microphone(rate: int) -> Iterator[Samples]:
         raise ValueError(
             f"the microphone cannot be used ({error}): install PortAudio, or stream from a pipe (-)"
         ) from None
+    return _heard(sounddevice, rate)
+
+
+def _heard(sounddevice: Any, rate: int) -> Iterator[Samples]:
     heard: queue.Queue[Samples] = queue.Queue()
 
     def take(samples: Any, *_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class Transcriber:
     trained: Trained
     decoder: Decoder
     nbest: int = 1
+    jobs: int = 1  # threads, each with a batch of its own
     cutting: Cutting = field(default_factory=Cutting)
     told: Callable[[float], None] = _nobody  # so many more seconds of audio are done
 
@@ -129,10 +131,17 @@ class Transcriber:
         wanted = sorted(
             (piece for piece in waiting if piece.file.bad is None), key=lambda p: len(p.features)
         )
-        for first in range(0, len(wanted), _BATCH):
-            batch = wanted[first : first + _BATCH]
-            outputs, frames = self.trained.outputs([piece.features for piece in batch])
-            for piece, found in zip(batch, self.decoder.decode(outputs, frames), strict=True):
-                part = Part.of(self.trained, piece.start, piece.end, found)
-                piece.file.parts[piece.number] = part
-                self.told(piece.end - piece.start)
+        batches = [wanted[first : first + _BATCH] for first in range(0, len(wanted), _BATCH)]
+        with ThreadPoolExecutor(self.jobs) as threads:
+            for batch, found in zip(batches, threads.map(self._decoded, batches), strict=True):
+                for piece, part in zip(batch, found, strict=True):
+                    piece.file.parts[piece.number] = part
+                    self.told(piece.end - piece.start)
+
+    def _decoded(self, batch: Sequence[_Waiting]) -> list[Part]:
+        outputs, frames = self.trained.outputs([piece.features for piece in batch])
+        found = self.decoder.decode(outputs, frames)
+        return [
+            Part.of(self.trained, piece.start, piece.end, hypotheses)
+            for piece, hypotheses in zip(batch, found, strict=True)
+        ]
