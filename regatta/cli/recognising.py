@@ -117,6 +117,8 @@ def _transcribe(
         raise ValueError("--format srt of several recordings needs --out: a file for each")
     files = places(to, audio, form, force) if to is not None else []
     trained, decoder = opened(checkpoint, decoding)
+    for file in files:  # who may not write there learns it before anything is computed
+        file.parent.mkdir(parents=True, exist_ok=True)
     total = _look_at(audio, trained.features.rate)
     began, seconds, failed = time.monotonic(), 0.0, 0
     with _progress(total) as told:
@@ -132,7 +134,6 @@ def _transcribe(
             if to is None:
                 print(text, end="", flush=True)
             else:
-                files[number].parent.mkdir(parents=True, exist_ok=True)
                 write_aside(files[number], text.encode())
     _tell_speed(len(audio) - failed, failed, seconds, time.monotonic() - began)
     if failed:
