@@ -14,3 +14,18 @@ settings.load_profile("regatta")
 @pytest.fixture
 def quadratic():
     return Quadratic()
+
+
+@pytest.fixture(scope="session")
+def tones(tmp_path_factory):
+    """The folder of a run that has learnt words whose letters are tones."""
+    from recognising import trained_run
+
+    return trained_run(tmp_path_factory.mktemp("tones"))
+
+
+@pytest.fixture(scope="session")
+def trained(tones):
+    from regatta.recognise.trained import Trained
+
+    return Trained.open(tones)

@@ -10,7 +10,8 @@ import sys
 
 from rich.markup import escape
 
-from regatta.cli import training, racing, reporting, evaluating, data, language, listing  # isort: skip  (commands are listed in this order)
+from regatta.cli import training, racing, reporting, data  # isort: skip  (commands are listed in this order)
+from regatta.cli import language, evaluating, recognising, listing  # isort: skip
 from regatta.cli.common import app, err
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "listing",
     "main",
     "racing",
+    "recognising",
     "reporting",
     "training",
 ]

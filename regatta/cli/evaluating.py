@@ -11,6 +11,17 @@ import typer
 
 from regatta.cli.common import AsJson, app, out, prepare
 from regatta.cli.data import Kind, Name, Outside, Pipes, Split, Words
+from regatta.cli.decoding import (
+    Alpha,
+    Beta,
+    DecoderName,
+    Decoders,
+    DecodingSettings,
+    LexiconFile,
+    Lm,
+    Mode,
+    Width,
+)
 from regatta.cli.telling import print_facts, say_problems
 
 if TYPE_CHECKING:
@@ -50,21 +61,6 @@ Model = Annotated[
 ]
 Data = Annotated[
     Path | None, typer.Option("--data", help="features or a corpus; default: the run's own")
-]
-DecoderName = Annotated[
-    str | None, typer.Option("--decoder", help="greedy, prefix or words; default: the run's")
-]
-Mode = Annotated[
-    str | None, typer.Option("--mode", help="of words: words, ngrams, forecast or sample")
-]
-Lm = Annotated[str | None, typer.Option("--lm", help="an ARPA file, or texts to count")]
-LexiconFile = Annotated[str | None, typer.Option("--lexicon", help="a file of a word a line")]
-Width = Annotated[int | None, typer.Option("--width", help="beams")]
-Alpha = Annotated[float | None, typer.Option("--alpha", help="weight of the language model")]
-Beta = Annotated[float | None, typer.Option("--beta", help="for every finished word")]
-Decoders = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="threads that decode")]
-DecodingSettings = Annotated[
-    list[str] | None, typer.Option("--set", help="of the decoding: decoding.ends=true")
 ]
 BeamWidths = Annotated[
     str, typer.Option("--beam-widths", help="a row each, time and errors: 64,128,256")

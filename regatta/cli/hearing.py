@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,7 +12,6 @@ from regatta.cli.common import teller
 from regatta.cli.data import pairs
 from regatta.cli.evaluating import Asked
 from regatta.cli.telling import bar
-from regatta.config import assign
 from regatta.data.corpora import Reading
 from regatta.data.problems import Problems
 from regatta.data.shards import Index
@@ -20,6 +19,7 @@ from regatta.decode.decoding import Decoding
 from regatta.evaluating import Answer
 from regatta.recognise import spoken
 from regatta.recognise.evaluating import Outputs, Scored, entries, texts_for
+from regatta.recognise.options import decoding_of
 from regatta.recognise.trained import Trained
 from regatta.tasks.speech import Speech
 from regatta.tasks.spoken import silent
@@ -29,13 +29,6 @@ from regatta.tasks.spoken import silent
 class Heard:
     rows: list[Scored]  # one, or one a beam width after that of the best path
     left_out: Problems
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What --set may name."""
-
-    decoding: Decoding = field(default_factory=Decoding)
 
 
 def hear(answer: Answer, asked: Asked, quiet: bool) -> Heard:
@@ -58,12 +51,12 @@ def hear(answer: Answer, asked: Asked, quiet: bool) -> Heard:
 
 def _decoding(task: Speech, asked: Asked) -> Decoding:
     """The run's own, but for what was asked; who wants beams and has none searches words."""
-    chosen = assign(_Settings(task.decoding), list(asked.set)).decoding
+    chosen = decoding_of({}, list(asked.set), task.decoding, has_texts=True)
     if not asked.beam_widths or chosen.decoder != "greedy":
         return chosen
     if "decoding.decoder=greedy" in asked.set:
         raise ValueError("--beam-widths: greedy has no beams, choose --decoder prefix or words")
-    return assign(_Settings(chosen), ["decoding.decoder=words"]).decoding
+    return replace(chosen, decoder="words")
 
 
 def _widths(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,9 @@ def bar(
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
                TimeRemainingColumn())  # fmt: skip
     hidden = quiet or not err.is_terminal
-    with Progress(*columns, console=err, disable=hidden, transient=True) as progress:
+    shared = sys.stdout.isatty()  # else what is printed would go to the bar's stream
+    with Progress(*columns, console=err, disable=hidden, transient=True,
+                  redirect_stdout=shared) as progress:  # fmt: skip
         task = progress.add_task(title, total=total)
 
         def advance(done: float, of: float | None = None) -> None:

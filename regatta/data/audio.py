@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +76,27 @@ def read(
         return Recording(np.ascontiguousarray(mono, dtype=np.float32), tuple(notes))
 
 
+def blocks(path: Path, rate: int) -> Iterator[Samples]:
+    """As `read`, but piece by piece, so that an hour needs no more memory than a minute.
+
+    Only the end can tell that a recording was cut short or silent: BadUtterance may come late.
+    """
+    with _opened(path) as file:
+        yield from resampled_blocks(_mono_blocks(file), file.samplerate, rate)
+    check_whole(path)
+
+
+def resampled_blocks(parts: Iterable[Samples], old: float, new: float) -> Iterator[Samples]:
+    """What one block after another gives is what all at once would."""
+    if old == new:
+        yield from parts
+        return
+    stream = soxr.ResampleStream(old, new, 1, dtype="float32")
+    for part in parts:
+        yield stream.resample_chunk(part)
+    yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
 def at_speed(samples: Samples, speed: float) -> Samples:
     """Faster and higher, as a tape that is played so."""
     return resampled(samples, speed, 1.0)
@@ -141,8 +163,7 @@ def other_duration(stated: float | None, found: float) -> list[tuple[str, str]]:
 def _segment(
     file: soundfile.SoundFile, path: Path | None, start: float, duration: float | None
 ) -> NDArray[np.float32]:
-    if not 0 <= file.frames < _MOST_FRAMES:
-        raise BadUtterance("unreadable audio", "it does not say how long it is")
+    _check_length(file)
     first, wanted = stretch(_shape(file), start, duration)
     try:
         if first:
@@ -155,6 +176,31 @@ def _segment(
     if path is not None and first + wanted == file.frames:
         check_whole(path)
     return samples
+
+
+def _check_length(file: soundfile.SoundFile) -> None:
+    if not 0 <= file.frames < _MOST_FRAMES:
+        raise BadUtterance("unreadable audio", "it does not say how long it is")
+
+
+def _mono_blocks(file: soundfile.SoundFile) -> Iterator[Samples]:
+    _check_length(file)
+    _, left = stretch(_shape(file), 0.0, None)
+    loud = False
+    while left > 0:
+        size = min(left, _BLOCK)
+        try:
+            block = file.read(size, dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            raise BadUtterance("truncated audio", _reason(error)) from None
+        left -= len(block)
+        if len(block) < size:
+            raise BadUtterance("truncated audio", f"{file.frames - left} of {file.frames} samples")
+        mono = block.mean(axis=1)
+        loud |= _peak(mono) > 0
+        yield mono
+    if not loud:
+        raise BadUtterance("silent audio", f"{file.frames} samples")
 
 
 def _in_blocks(file: soundfile.SoundFile, wanted: int) -> NDArray[np.float32]:
@@ -171,15 +217,19 @@ def _in_blocks(file: soundfile.SoundFile, wanted: int) -> NDArray[np.float32]:
 
 
 def _check(samples: Samples, notes: list[tuple[str, str]]) -> None:
-    peak = float(np.abs(samples).max())
-    if not np.isfinite(peak):
-        bad = int((~np.isfinite(samples)).sum())
-        raise BadUtterance("broken samples", f"{bad} of {len(samples)}")
-    if peak == 0.0:
+    if _peak(samples) == 0.0:
         raise BadUtterance("silent audio", f"{len(samples)} samples")
     clipped = int((np.abs(samples) >= 0.9999).sum())
     if clipped > max(10, 0.01 * len(samples)):
         notes.append(("clipped audio", f"{clipped / len(samples):.0%} of the samples"))
+
+
+def _peak(samples: Samples) -> float:
+    peak = float(np.abs(samples).max())
+    if not np.isfinite(peak):
+        bad = int((~np.isfinite(samples)).sum())
+        raise BadUtterance("broken samples", f"{bad} of {len(samples)}")
+    return peak
 
 
 def _output_of(command: str) -> bytes:

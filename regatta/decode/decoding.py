@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from regatta.data.alphabet import Alphabet
+from regatta.data.problems import Problems
 from regatta.decode import Decoder
 from regatta.decode.greedy import Greedy
 from regatta.decode.outputs import Pruning
 
 DECODERS = ("greedy", "prefix", "words")
+
+
+def _nobody(problems: Problems) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,27 @@ class Decoding:
                 f"decoding.decoder must be one of {', '.join(DECODERS)}, not {self.decoder}"
             )
 
-    def build(self, alphabet: Alphabet, texts: Iterable[str] = ()) -> Decoder:
-        """`texts` are those of the training, or its words: for who names no others."""
+    def build(
+        self,
+        alphabet: Alphabet,
+        texts: Iterable[str] = (),
+        tell: Callable[[Problems], None] = _nobody,
+    ) -> Decoder:
+        """`texts` are those of the training, or its words: for who names no others.
+
+        `tell` hears what of lexicon and language model cannot be used.
+        """
         if self.decoder == "greedy":
             return Greedy(alphabet)
         from regatta.decode.beam import prefix_beam  # what is compiled takes its time
 
         if self.decoder == "prefix":
             return prefix_beam(alphabet, self.width, self.pruning, self.nbest, self.jobs)
-        return self._word_beam(alphabet, texts)
+        return self._word_beam(alphabet, texts, tell)
 
-    def _word_beam(self, alphabet: Alphabet, texts: Iterable[str]) -> Decoder:
+    def _word_beam(
+        self, alphabet: Alphabet, texts: Iterable[str], tell: Callable[[Problems], None]
+    ) -> Decoder:
         from regatta.decode.language import LanguageModel
         from regatta.decode.lexicon import Lexicon
         from regatta.decode.words import word_beam
@@ -56,6 +70,7 @@ class Decoding:
             if self.lexicon
             else Lexicon.of_texts(texts, alphabet)
         )
+        tell(lexicon.problems)
         model = None
         if self.mode != "words":
             model = (
@@ -63,6 +78,12 @@ class Decoding:
                 if self.lm
                 else LanguageModel.of_texts(texts, lexicon, paper=self.paper)
             )
+            tell(model.problems)
+            if model.unknown == len(lexicon):
+                raise ValueError(
+                    f"{self.lm} has none of the {len(lexicon)} words of the lexicon: it is of "
+                    "another language or alphabet; name another language model, or its own lexicon"
+                )
         return word_beam(
             lexicon, model, self.mode, self.width, alpha=self.alpha, beta=self.beta,
             ends=self.ends, paper=self.paper, seed=self.seed, pruning=self.pruning,

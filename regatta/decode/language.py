@@ -61,7 +61,13 @@ class LanguageModel:
         path, problems = Path(path), Problems()
         if arpa.is_arpa(path):
             return cls.of_ngrams(arpa.read(path), lexicon)
-        return cls._counted(texts_of(path, problems), lexicon, Estimation(), problems)
+        model_texts = texts_of(path, problems)
+        if not any(split_texts(model_texts, lexicon.alphabet, Problems())):
+            raise ValueError(
+                f"there is no text in {path} that the alphabet {lexicon.alphabet.symbols!r} can "
+                "write: name other texts, or an ARPA file"
+            )
+        return cls._counted(model_texts, lexicon, Estimation(), problems)
 
     @classmethod
     def _counted(

@@ -72,19 +72,28 @@ class Trained:
         """That anything is put out for."""
         return self.model.network.kernel * self.features.hop
 
+    def when(self, frame: float) -> float:
+        """The second at which a frame that is put out begins: in the middle of what it has seen."""
+        network = self.model.network
+        seen = network.stride * frame + (network.kernel - network.stride) / 2
+        return max(0.0, seen) * self.features.hop / self.features.rate
+
     @cached_property
-    def _extractor(self) -> Extractor:
+    def extractor(self) -> Extractor:
         return Extractor(self.features)
 
     def described(self, samples: Samples) -> Tensor:
         """Features of a recording at the recogniser's rate, as the network wants them."""
-        return self.normalised(self._extractor(torch.from_numpy(np.asarray(samples))))
+        return self.normalised(self.extractor(torch.from_numpy(np.asarray(samples))))
 
-    def normalised(self, features: Tensor) -> Tensor:
-        """As in training; who normalised by speaker there takes the recording for one here."""
+    def normalised(self, features: Tensor, own: Sums | None = None) -> Tensor:
+        """As in training; who normalised by speaker there takes the recording for one here.
+
+        `own` are the sums of a recording of which these features are a part.
+        """
         if self.sums is None:
             return features
-        sums = Sums.of(features) if self.normalise == "speaker" else self.sums
+        sums = (own or Sums.of(features)) if self.normalise == "speaker" else self.sums
         scale, shift = sums.scale_and_shift()
         return torch.addcmul(shift, features, scale)
 
