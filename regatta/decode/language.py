@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from regatta.data.problems import BadUtterance, Problems
 from regatta.decode import arpa
-from regatta.decode.graph import Graph, begin, end, score
+from regatta.decode.graph import ALONE, CONTEXT, ENTRY, Graph, begin, end, score
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.ngrams import BEGIN, END, UNKNOWN, Ngrams
 from regatta.decode.smoothing import FLOOR, Estimation
@@ -157,26 +157,26 @@ def _graph(ngrams: Ngrams, number: NDArray[np.int64], size: int) -> Graph:
     entries = entries[np.lexsort((number[word[entries]], context[parent[entries]]))]
     first = np.searchsorted(context[parent[entries]], np.arange(int(is_context.sum()) + 1))
     own, instead = ngrams.logp[entries], ngrams.backoff[parent[entries]] + ngrams.backed[entries]
-    alone, after_alone = _alone(ngrams, number, size, context)
-    return Graph(
+    graph = Graph(
         int(context[1 + start]) if start >= 0 else 0,
-        first.astype(np.int32),
-        ngrams.backoff[is_context],
-        context[shorter[is_context]].astype(np.int32),
-        _ends(ngrams, np.flatnonzero(is_context), stop),
-        number[word[entries]].astype(np.int32),
-        own,
-        context[entries].astype(np.int32),
-        _running_sums(np.exp(own) - np.exp(instead), first),
-        alone,
-        after_alone,
-        np.append(0.0, np.cumsum(np.exp(alone).astype(np.longdouble))).astype(np.float64),
+        np.zeros(len(first), CONTEXT),
+        np.zeros(len(entries), ENTRY),
+        _alone(ngrams, number, size, context),
     )
+    graph.contexts["first"] = first
+    graph.contexts["shorter"][:-1] = context[shorter[is_context]]
+    graph.contexts["backoff"][:-1] = ngrams.backoff[is_context]
+    graph.contexts["end"][:-1] = _ends(ngrams, np.flatnonzero(is_context), stop)
+    graph.entries["word"] = number[word[entries]]
+    graph.entries["after"] = context[entries]
+    graph.entries["logp"] = own
+    graph.entries["gained"] = _running_sums(np.exp(own) - np.exp(instead), first)
+    return graph
 
 
 def _alone(
     ngrams: Ngrams, number: NDArray[np.int64], size: int, context: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+) -> NDArray[np.void]:
     """Of every word of the lexicon: log P without a context, and the context after it."""
     known = np.flatnonzero(number >= 0)
     missing = size - len(known)
@@ -184,11 +184,12 @@ def _alone(
     shared = math.log(FLOOR)
     if missing and unknown >= 0:
         shared = max(shared, float(ngrams.logp[1 + unknown]) - math.log(missing))
-    alone = np.full(size, shared)
-    after = np.zeros(size, np.int32)
-    alone[number[known]] = ngrams.logp[1 + known]
-    after[number[known]] = context[1 + known]
-    return alone, after
+    alone = np.zeros(size + 1, ALONE)
+    alone["logp"] = shared
+    alone["logp"][number[known]] = ngrams.logp[1 + known]
+    alone["after"][number[known]] = context[1 + known]
+    alone["before"][1:] = np.cumsum(np.exp(alone["logp"][:-1]).astype(np.longdouble))
+    return alone
 
 
 def _running_sums(values: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.float64]:

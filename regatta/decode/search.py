@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regatta.data.alphabet import Alphabet
 from regatta.decode import Hypothesis, Word
-from regatta.decode.advance import BEAMS, FRAME, ROWS, advance, complete
+from regatta.decode.advance import BEAMS, ROWS, advance, complete
 from regatta.decode.graph import Graph
 from regatta.decode.lexicon import Tree
 from regatta.decode.outputs import NO_PRUNING, Pruning, as_numbers, utterances
@@ -130,7 +130,7 @@ class Search:
             return [self._whole_words(beams[beams["score"].argmax()])]
         if by.ends:
             contexts = self._rows["context"][beams["row"]]
-            beams["language"] += by.rules.alpha * by.graph.end[contexts]
+            beams["language"] += by.rules.alpha * by.graph.contexts["end"][contexts]
             beams["score"] = beams["total"] + beams["language"]
         return self._told(by.nbest)
 
@@ -180,21 +180,19 @@ class Search:
 
     def _hypothesis(self, beam: np.void) -> Hypothesis:
         rules, alphabet = self.by.rules, self.by.alphabet
-        longest = int(self._counts[FRAME]) + self.by.longest  # a frame a symbol at most
-        symbols, times = np.empty(longest, np.int32), np.empty((longest, 2), np.int32)
-        letters, words = spelled(self._rows, beam["row"], rules.space, symbols, times)
-        text = alphabet.decoded(symbols[:letters][::-1].tolist())
+        letters, times = spelled(self._rows, int(beam["row"]), rules.space)
+        text = alphabet.decoded(letters)
         total, language = float(beam["total"]), float(beam["language"])
         return Hypothesis(
             text if rules.paper else text.strip(),
             float(beam["score"]),
             total,
             language,
-            _timed(text.split(), times[:words][::-1].tolist()),
+            _timed(text.split(), times),
         )
 
 
-def _timed(texts: list[str], times: list[list[int]]) -> tuple[Word, ...]:
+def _timed(texts: list[str], times: list[tuple[int, int]]) -> tuple[Word, ...]:
     """The best path to a text changes as frames come: words are kept from overlapping."""
     words: list[Word] = []
     latest = 0
