@@ -80,14 +80,16 @@ def _stay(
             again = frame[row.symbol]
             merges = row.symbol == rules.space and not rules.paper  # spaces are one
             spoken = (beam.total if merges else beam.spoken) + again
-        row.entered += again if again > silent else silent
+        best = again if again > silent else silent
+        if best > -math.inf:  # else nothing is said here, or words are ended
+            row.entered += best
         if row.parent >= 0 and rows[row.parent].slot >= 0:
             before = beams[rows[row.parent].slot]
             enters = (before.blank if before.symbol == row.symbol else before.total) + again
             spoken = log_sum(spoken, enters)
             if enters > row.entered:
                 set_times(rows, int(beam.row), counts[FRAME], enters, rules.space)
-        if again >= silent and row.end == counts[FRAME] and row.symbol != rules.space:
+        if again == best > -math.inf and row.end == counts[FRAME] and row.symbol != rules.space:
             row.end += 1
         blank = beam.total + silent
         total = log_sum(blank, spoken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +57,25 @@ class LanguageModel:
         return cls._counted(numbered(texts), lexicon, estimation, Problems())
 
     @classmethod
-    def of_file(cls, path: Path | str, lexicon: Lexicon) -> LanguageModel:
-        """An ARPA file, or texts to count: a sentence a line, or a .jsonl manifest."""
+    def of_file(cls, path: Path | str, lexicon: Lexicon, paper: bool = False) -> LanguageModel:
+        """An ARPA file, or texts to count: a sentence a line, or a .jsonl manifest.
+
+        A model that knows none of the lexicon's words is refused: it could judge nothing.
+        """
         path, problems = Path(path), Problems()
         if arpa.is_arpa(path):
-            return cls.of_ngrams(arpa.read(path), lexicon)
-        return cls._counted(texts_of(path, problems), lexicon, Estimation(), problems)
+            model = cls.of_ngrams(arpa.read(path), lexicon)
+            known = len(lexicon) - model.unknown
+        else:
+            named = texts_of(path, problems)
+            model = cls._counted(named, lexicon, Estimation(paper=paper), problems)
+            known = sum(word in lexicon.numbers for word in _words(named, lexicon))
+        if not known:
+            raise ValueError(
+                f"{path} has none of the {len(lexicon)} words of the lexicon, as "
+                f"{lexicon.words[0]!r}: name a language model of the same language and spelling"
+            )
+        return model
 
     @classmethod
     def _counted(
@@ -109,6 +123,10 @@ class LanguageModel:
             words, ends = words + len(sentence), ends + self.has_end
         said = words - unknown + ends
         return Fit(math.exp(-total / said) if said else None, words, unknown)
+
+
+def _words(named: Iterable[tuple[str, str]], lexicon: Lexicon) -> set[str]:
+    return set(chain.from_iterable(split_texts(named, lexicon.alphabet, Problems())))
 
 
 def _numbers(ngrams: Ngrams, lexicon: Lexicon) -> NDArray[np.int64]:
