@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,3 +288,11 @@ def test_a_model_of_other_words_is_refused(files, form):
     with refusal(f"{files / form} has none of the 3 words of the lexicon"):
         by.build(ENGLISH, ["le chat noir"])
     by.build(ENGLISH, ["le cat noir"])  # one is enough
+
+
+def test_the_page_names_every_option():
+    page = (Path(__file__).parent.parent / "docs" / "decoders.md").read_text()
+    for field in fields(Decoding):
+        assert f"| `{field.name}` |" in page
+    for field in fields(Pruning):
+        assert f"| `pruning.{field.name}` |" in page

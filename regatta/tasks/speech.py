@@ -121,6 +121,20 @@ class Speaking:
             "loss": loss / self.eval_samples,
         }
 
+    @torch.no_grad()
+    def listened(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """What each utterance to evaluate with says, and what a model puts out for it."""
+        for numbers in self._dev_batches:
+            features, frames = self._dev.batch(numbers)[:2]
+            outputs, spoken = _outputs(model, features, frames)
+            for number, each, count in zip(numbers, outputs, spoken.tolist(), strict=True):
+                yield self._dev.texts[number], each[:count]
+
+    @property
+    def learnt(self) -> list[str]:
+        """The texts to train with."""
+        return list(self._train.texts.values())
+
     @cached_property
     def _dev_batches(self) -> list[Numbers]:
         """Of like lengths: nothing is computed in vain."""
