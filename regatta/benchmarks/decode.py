@@ -127,8 +127,9 @@ class Sides:
 
 
 def decode(pairs: int) -> Result:
-    spoken = heard()  # trained once, before anything is timed
     torch.set_num_threads(1)
+    spoken = heard()  # trained once, before anything is timed
+    first_calls = list(_first_calls(min(pairs, _MOST_STARTS)))
     pin(0)
     with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
         sides = Sides.of(spoken, Path(folder))
@@ -136,7 +137,7 @@ def decode(pairs: int) -> Result:
         for mode in _SMEARING:
             for width in _AGAINST:
                 cases += _against(sides, mode, width, pairs)
-        cases += [_growth(sides, pairs), *_first_calls(min(pairs, _MOST_STARTS))]
+        cases += [_growth(sides, pairs), *first_calls]
         details = _speeds(sides)
     return Result("decode", "ours / LexiconDecoder, one thread", cases, details=details)
 

@@ -87,6 +87,7 @@ class Search:
     """A beam search in the middle of an utterance."""
 
     by: BeamSearch
+    _frames: int = 0  # that were taken
     _counts: np.ndarray = field(init=False)  # beams, rows, frames
     _rows: np.ndarray = field(init=False)
     _beams: np.ndarray = field(init=False)
@@ -110,6 +111,7 @@ class Search:
 
     def take(self, outputs: Tensor) -> None:
         numbers = self.by.read(outputs)
+        self._frames += len(numbers)
         taken = self._advance(numbers)
         while taken < len(numbers):
             self._make_room()
@@ -188,18 +190,22 @@ class Search:
             float(beam["score"]),
             total,
             language,
-            _timed(text.split(), times),
+            _timed(text.split(), times, self._frames),
         )
 
 
-def _timed(texts: list[str], times: list[tuple[int, int]]) -> tuple[Word, ...]:
-    """The best path to a text changes as frames come: words are kept from overlapping."""
+def _timed(texts: list[str], times: list[tuple[int, int]], frames: int) -> tuple[Word, ...]:
+    """The best path to a text changes as frames come: words are kept from overlapping.
+
+    Each gets a frame at least, within the utterance.
+    """
     words: list[Word] = []
     latest = 0
     for number, (text, (start, end)) in enumerate(zip(texts, times, strict=True)):
-        start = max(start, latest)
+        stop = frames - (len(texts) - number - 1)  # the words after it need the rest
+        start = min(max(start, latest), stop - 1)
         if number + 1 < len(times):
-            end = min(end, max(times[number + 1][0], start + 1))
-        latest = max(end, start + 1)
+            end = min(end, times[number + 1][0])
+        latest = min(max(end, start + 1), stop)
         words.append(Word(text, start, latest))
     return tuple(words)
