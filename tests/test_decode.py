@@ -1,124 +1,66 @@
-"""Decoders against all paths and texts, written out; and what must never change a result."""
+"""Decoders against all paths and texts, written out."""
 
 from __future__ import annotations
-
-import math
-from itertools import groupby, product
 
 import numpy as np
 import pytest
 import torch
+from decoding import (
+    AB,
+    EVERYTHING,
+    STRINGS,
+    add,
+    alphabets,
+    heard,
+    judged,
+    lexicons,
+    log,
+    model_of,
+    only_words,
+    outputs_of_few_frames,
+    texts_by_path,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regatta.data.alphabet import Alphabet
-from regatta.decode import Hypothesis
 from regatta.decode.beam import prefix_beam
-from regatta.decode.graph import begin, end, score
-from regatta.decode.greedy import Greedy
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
-from regatta.decode.search import BeamSearch
+from regatta.decode.rules import MODES
 from regatta.decode.words import word_beam
-
-AB = Alphabet("ab ")
-EVERYTHING = 4000  # more beams than there are texts
-STRINGS = ["".join(letters) for n in range(1, 5) for letters in product("ab", repeat=n)]
-
-
-def log(rows: list[list[float]]) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64).log()
-
-
-def speech(frames: int, alphabet: Alphabet = AB, seed: int = 0, peaky: float = 2.0) -> Tensor:
-    """[frame, symbol]: as random as can be."""
-    drawn = torch.randn(frames, alphabet.outputs, generator=torch.Generator().manual_seed(seed))
-    return (peaky * drawn.double()).log_softmax(-1)
-
-
-def heard(decoder: BeamSearch | Greedy, outputs: Tensor) -> list[Hypothesis]:
-    (found,) = decoder.decode(outputs[None], [len(outputs)])
-    return found
-
-
-@st.composite
-def outputs_of_few_frames(draw: st.DrawFn) -> Tensor:
-    frames = draw(st.integers(1, 4))
-    weight = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
-    rows = draw(
-        st.lists(st.lists(weight, min_size=4, max_size=4), min_size=frames, max_size=frames)
-    )
-    assume(all(sum(row) > 0 for row in rows))
-    return log([[value / sum(row) for value in row] for row in rows])
-
-
-lexicons = st.sets(st.sampled_from(STRINGS), min_size=1, max_size=6).map(
-    lambda words: Lexicon.of_words(words, AB)
-)
-
-
-def texts_by_path(outputs: Tensor) -> dict[str, float]:
-    """Every text with its log probability: the sum over its paths."""
-    found: dict[str, float] = {}
-    for path in product(range(4), repeat=len(outputs)):
-        logp = sum(float(outputs[frame, symbol]) for frame, symbol in enumerate(path))
-        if logp > -math.inf:
-            text = AB.decoded(symbol for symbol, _ in groupby(path) if symbol != AB.blank)
-            found[text] = np.logaddexp(found.get(text, -math.inf), logp)
-    return found
-
-
-def judged(words: list[str], model: LanguageModel, ends: bool) -> float:
-    graph, numbers = model.graph, model.lexicon.numbers
-    total, context = 0.0, begin(graph)
-    for word in words:
-        logp, context = score(graph, context, numbers[word])
-        total += logp
-    return total + (end(graph, context) if ends else 0.0)
-
-
-def only_words(texts: dict[str, float], lexicon: Lexicon) -> dict[str, float]:
-    """Of texts whose words are all known; the last may be begun so that it can be one only."""
-    found: dict[str, float] = {}
-    for text, logp in texts.items():
-        words = text.split()
-        if words and words[-1] not in lexicon.words and not text.endswith(" "):
-            longer = [word for word in lexicon.words if word.startswith(words[-1])]
-            words[-1:] = longer if len(longer) == 1 else ["?"]
-        if all(word in lexicon.words for word in words):
-            said = " ".join(words)
-            found[said] = np.logaddexp(found.get(said, -math.inf), logp)
-    return found
-
-
-# -- exactly ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
-@given(outputs_of_few_frames())
-def test_prefix_beams_are_sums_over_all_paths(outputs):
+@given(st.data(), alphabets)
+def test_prefix_beams_are_sums_over_all_paths(data, alphabet):
+    outputs = data.draw(outputs_of_few_frames(alphabet))
     expected: dict[str, float] = {}
-    for text, logp in texts_by_path(outputs).items():
-        said = " ".join(text.split())
-        expected[said] = np.logaddexp(expected.get(said, -math.inf), logp)
-    found = heard(prefix_beam(AB, EVERYTHING, nbest=EVERYTHING), outputs)
+    if alphabet.separator:  # it says no more than a blank
+        both = torch.logaddexp(outputs[:, -1:], outputs[:, -2:-1])
+        by_path = texts_by_path(torch.cat((outputs[:, :-2], both), 1), AB)
+    else:
+        by_path = texts_by_path(outputs, alphabet)
+    for text, logp in by_path.items():
+        add(expected, " ".join(text.split()), logp)
+    found = heard(prefix_beam(alphabet, EVERYTHING, nbest=EVERYTHING), outputs)
     assert {told.text: told.acoustic for told in found} == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    outputs_of_few_frames(),
-    lexicons,
-    st.sampled_from(["words", "ngrams", "forecast", "sample"]),
+    st.data(),
+    alphabets,
+    st.sampled_from(MODES),
     st.floats(0, 2),
     st.floats(-2, 2),
     st.booleans(),
 )
-def test_word_beams_are_sums_over_all_paths(outputs, lexicon, mode, alpha, beta, ends):
-    expected = only_words(texts_by_path(outputs), lexicon)
+def test_word_beams_are_sums_over_all_paths(data, alphabet, mode, alpha, beta, ends):
+    outputs, lexicon = data.draw(outputs_of_few_frames(alphabet)), data.draw(lexicons(alphabet))
+    expected = only_words(texts_by_path(outputs, alphabet), lexicon)
     assume(expected)
-    model = LanguageModel.of_texts(["a ab b", "ba a", "b"], lexicon, order=2)
+    model = model_of(lexicon)
     decoder = word_beam(
         lexicon, model, mode, EVERYTHING, alpha=alpha, beta=beta, ends=ends, nbest=EVERYTHING
     )
@@ -134,10 +76,10 @@ def test_word_beams_are_sums_over_all_paths(outputs, lexicon, mode, alpha, beta,
     assert found == sorted(found, key=lambda told: (-told.score, told.text))
 
 
-def published(texts: dict[str, float], lexicon: Lexicon, model: LanguageModel, mode: str):
-    """Scheidl et al.: score and text of the best, with its last word completed."""
-    best = (-math.inf, "")
-    for text, logp in texts.items():
+def published(outputs: Tensor, lexicon: Lexicon, model: LanguageModel, mode: str):
+    """Scheidl et al.: scores and texts, the best first, with their last words completed."""
+    found = []
+    for text, logp in texts_by_path(outputs).items():
         *whole, last = text.split(" ")
         whole = [word for word in whole if word]
         ahead = [word for word in lexicon.words if word.startswith(last)]
@@ -151,19 +93,31 @@ def published(texts: dict[str, float], lexicon: Lexicon, model: LanguageModel, m
                 language, factors = np.logaddexp.reduce(each), len(whole) + 1
         if len(ahead) == 1 and last:
             text = text.removesuffix(last) + ahead[0]
-        best = max(best, (logp + language / max(factors, 1), text))
-    return best
+        found.append((logp + language / max(factors, 1), text))
+    return sorted(found, reverse=True)
 
 
 @settings(max_examples=100, deadline=None)
-@given(outputs_of_few_frames(), lexicons, st.sampled_from(["words", "ngrams", "forecast"]))
+@given(outputs_of_few_frames(), lexicons(AB), st.sampled_from(["words", "ngrams", "forecast"]))
 def test_the_published_form_takes_geometric_means_and_leaves_the_last_word(outputs, lexicon, mode):
-    model = LanguageModel.of_texts(["a ab b", "ba a", "b"], lexicon, order=2)
-    expected, _ = published(texts_by_path(outputs), lexicon, model, mode)
-    assume(expected > -math.inf)
+    model = model_of(lexicon)
+    expected = published(outputs, lexicon, model, mode)
+    assume(expected)
     decoder = word_beam(lexicon, model, mode, EVERYTHING, paper=True)
     (told,) = heard(decoder, outputs)
-    assert told.score == pytest.approx(expected, abs=1e-9)
+    (best, text), *others = expected
+    assert told.score == pytest.approx(best, abs=1e-9)
+    if not others or best - others[0][0] > 1e-9:  # else either may be told
+        assert told.text == text
+
+
+def test_the_published_example_is_completed():
+    outputs = log([[0.9, 0.1, 0, 0], [0, 0, 0, 1], [0.6, 0.4, 0, 0]])
+    for mode in ("words", "ngrams", "forecast", "sample"):
+        lexicon = Lexicon.of_texts(["a ba"], AB)
+        model = LanguageModel.of_texts(["a ba"], lexicon, paper=True)
+        (told,) = heard(word_beam(lexicon, model, mode, 25, paper=True), outputs)
+        assert told.text == "ba"
 
 
 @settings(max_examples=40, deadline=None)

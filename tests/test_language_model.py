@@ -23,10 +23,9 @@ from regatta.decode import arpa
 from regatta.decode.compiled import compiled
 from regatta.decode.graph import begin, end, mass, score
 from regatta.decode.language import LanguageModel
-from regatta.decode.lexicon import Lexicon
+from regatta.decode.lexicon import Lexicon, Tree
 from regatta.decode.ngrams import BEGIN, END, UNKNOWN
 from regatta.decode.smoothing import FLOOR, Estimation
-from regatta.decode.walk import child
 
 LETTERS = Alphabet("abc' ", separator="~")
 WORDS = ["a", "aa", "ab", "abc", "b", "bb", "c", "ca", "cab"]
@@ -67,12 +66,19 @@ def logp(model: LanguageModel, history: list[str], word: str) -> float:
 def check_masses(model: LanguageModel, rel: float = 1e-9) -> None:
     """Every interval in every context, against the sum over its words."""
     graph, size = model.graph, len(model.lexicon)
-    for context in range(len(graph.backoff)):
+    for context in range(len(graph.contexts) - 1):
         p = np.exp([score(graph, context, word)[0] for word in range(size)])
         for lo in range(size):
             for hi in range(lo + 1, size + 1):
                 naive = math.fsum(p[lo:hi])
                 assert math.exp(mass(graph, context, lo, hi)) == pytest.approx(naive, rel, 1e-15)
+
+
+def child(tree: Tree, node: int, symbol: int) -> int:
+    """The node that a symbol leads to, or -1."""
+    children = tree.children[tree.nodes["first"][node] : tree.nodes["first"][node + 1]]
+    (found,) = np.nonzero(children["symbol"] == symbol)
+    return int(children["node"][found[0]]) if len(found) else -1
 
 
 # -- lexicons -------------------------------------------------------------------------------
@@ -93,21 +99,22 @@ def test_a_node_is_an_interval_of_the_words_that_begin_with_it(words):
                 node = child(tree, node, symbol)
             reached.add(node)
             under = [n for n, s in enumerate(spelled) if tuple(s[: len(prefix)]) == prefix]
-            assert list(range(tree.lo[node], tree.hi[node])) == under
-            assert tree.word[node] == (under[0] if spelled[under[0]] == list(prefix) else -1)
+            found = tree.nodes[node]
+            assert list(range(found["lo"], found["hi"])) == under
+            assert found["word"] == (under[0] if spelled[under[0]] == list(prefix) else -1)
             follow = {
                 s[len(prefix)] for n, s in enumerate(spelled) if n in under and s[len(prefix) :]
             }
             known = {s for s in range(alphabet.outputs) if child(tree, node, s) >= 0}
             assert known == follow
-        assert reached == set(range(len(tree.lo)))
-        assert (tree.lo[0], tree.hi[0], tree.word[0]) == (0, len(words), -1)
+        assert reached == set(range(len(tree.nodes) - 1))
+        assert tuple(tree.nodes[0])[1:] == (0, len(words), -1)
 
 
 def test_doubled_letters_are_spelled_with_the_separator():
     lexicon = Lexicon.of_words(["cab", "aab"], LETTERS)
     assert lexicon.words == ("aab", "cab")
-    assert list(lexicon.tree.child_symbol) == [0, 2, 5, 0, 0, 1, 1]
+    assert list(lexicon.tree.children["symbol"]) == [0, 2, 5, 0, 0, 1, 1]
 
 
 def test_a_lexicon_file_tells_what_it_cannot_spell(tmp_path):
@@ -131,7 +138,7 @@ def test_a_lexicon_file_tells_what_it_cannot_spell(tmp_path):
 def test_what_is_counted_sums_to_one_and_masses_are_sums(sentences, order, smoothing, k):
     lexicon = Lexicon.of_words(WORDS, LETTERS)
     model = LanguageModel.of_texts(said(sentences), lexicon, order, smoothing, k)
-    for context in range(len(model.graph.backoff)):
+    for context in range(len(model.graph.contexts) - 1):
         p = [math.exp(score(model.graph, context, word)[0]) for word in range(len(WORDS))]
         assert min(p) > 0
         assert sum(p) + math.exp(end(model.graph, context)) == pytest.approx(1, abs=1e-12)

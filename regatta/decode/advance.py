@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from regatta.decode.compiled import compiled, inner
-from regatta.decode.graph import Graph, mass, score
+from regatta.decode.graph import Graph, massed, scored
 from regatta.decode.lexicon import Tree
 from regatta.decode.prefixes import add_row, row_of, set_times
 from regatta.decode.rules import FORECAST, SAMPLE, WORDS, Rules
@@ -80,14 +80,16 @@ def _stay(
             again = frame[row.symbol]
             merges = row.symbol == rules.space and not rules.paper  # spaces are one
             spoken = (beam.total if merges else beam.spoken) + again
-        row.entered += max(silent, again)
+        best = again if again > silent else silent
+        if best > -math.inf:  # else nothing is said here, or words are ended
+            row.entered += best
         if row.parent >= 0 and rows[row.parent].slot >= 0:
             before = beams[rows[row.parent].slot]
             enters = (before.blank if before.symbol == row.symbol else before.total) + again
             spoken = log_sum(spoken, enters)
             if enters > row.entered:
                 set_times(rows, int(beam.row), counts[FRAME], enters, rules.space)
-        if again >= silent and row.end == counts[FRAME] and row.symbol != rules.space:
+        if again == best > -math.inf and row.end == counts[FRAME] and row.symbol != rules.space:
             row.end += 1
         blank = beam.total + silent
         total = log_sum(blank, spoken)
@@ -117,22 +119,24 @@ def _extend(
     loudest, floor, low = -math.inf, -math.inf, math.inf
     for symbol in range(len(frame)):
         if symbol != rules.blank:
-            loudest = max(loudest, frame[symbol])
+            loudest = frame[symbol] if frame[symbol] > loudest else loudest
     for number in range(kept):
-        low = min(low, candidates[number].score)
+        low = candidates[number].score if candidates[number].score < low else low
     if kept == rules.width:
         floor = low
     # A language model only takes away, but for the bonus of a word, unless it takes means.
-    gain = math.inf if rules.paper or rules.mode == SAMPLE else max(rules.beta, 0.0)
+    gain = rules.beta if rules.beta > 0 else 0.0
+    if rules.paper or rules.mode == SAMPLE:
+        gain = math.inf
     for number in range(count):
         beam = beams[number]
         if beam.score + loudest + gain <= floor:
             continue
-        first, last = int(tree.first_child[beam.node]), int(tree.first_child[beam.node + 1])
-        ends = tree.word[beam.node] >= 0 or (rules.paper and beam.node == 0)
+        first, last = tree.nodes[beam.node].first, tree.nodes[beam.node + 1].first
+        ends = tree.nodes[beam.node].word >= 0 or (rules.paper and beam.node == 0)
         for place in range(first, last + ends):
-            symbol = tree.child_symbol[place] if place < last else rules.space
-            node = tree.child_node[place] if place < last else 0
+            symbol = tree.children[place].symbol if place < last else rules.space
+            node = tree.children[place].node if place < last else 0
             total = (beam.blank if beam.symbol == symbol else beam.total) + frame[symbol]
             if total + beam.language + gain <= floor:
                 continue
@@ -160,9 +164,9 @@ def _judged(rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, rul
     """The language part of the score of a text and a letter that leads to a node, or a space: 0."""
     text = rows[row]
     context, words = int(text.context), text.words
-    low, high = int(tree.lo[node]), int(tree.hi[node])
+    low, high = int(tree.nodes[node].lo), int(tree.nodes[node].hi)
     if node == 0:
-        low = int(tree.word[text.node])
+        low = int(tree.nodes[text.node].word)
         high = low + 1
         words += low >= 0
     if low < 0 or (node and rules.mode < FORECAST):
@@ -173,10 +177,11 @@ def _judged(rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, rul
         for _ in range(_DRAWN):
             state = state * 6364136223846793005 + 1442695040888963407
             drawn = low + (state >> 33 & 0x3FFFFFFF) % (high - low)
-            total += math.exp(score(graph, context, drawn)[0])
-        ahead = math.log(min(1.0, total * (high - low) / _DRAWN))
+            total += math.exp(scored(graph, context, drawn)[0])
+        total *= (high - low) / _DRAWN
+        ahead = math.log(total) if total < 1 else 0.0
     else:
-        ahead = mass(graph, context, low, high)
+        ahead = massed(graph, context, low, high)
     logp = text.finished + ahead
     if rules.paper:  # the geometric mean of the factors
         return float(logp / (text.words + 1))
@@ -235,12 +240,12 @@ def _settle(
             beam.row, parent = counts[ROWS], int(beam.parent)
             counts[ROWS] += 1
             add_row(rows, int(beam.row), parent, int(beam.symbol), int(beam.node), beam.language)
-            word = int(tree.word[rows[parent].node])
+            word = int(tree.nodes[rows[parent].node].word)
             if beam.symbol == rules.space and word >= 0:
                 row = rows[beam.row]
                 row.words += 1
                 if rules.mode != WORDS:
-                    logp, row.context = score(graph, int(row.context), word)
+                    logp, row.context = scored(graph, row.context, word)
                     row.finished += logp
         if beam.parent >= 0:
             set_times(rows, int(beam.row), counts[FRAME], beam.total, rules.space)
@@ -261,9 +266,9 @@ def complete(counts: np.ndarray, rows: np.ndarray, beams: np.ndarray, tree: Tree
         beams[kept] = beams[number]
         beam = beams[kept]
         row, node = int(beam.row), int(beam.node)
-        while node and tree.word[node] < 0 and tree.hi[node] - tree.lo[node] == 1:
-            place = tree.first_child[node]
-            symbol, node = int(tree.child_symbol[place]), int(tree.child_node[place])
+        while node and tree.nodes[node].word < 0 and tree.nodes[node].hi - tree.nodes[node].lo == 1:
+            place = tree.nodes[node].first
+            symbol, node = int(tree.children[place].symbol), int(tree.children[place].node)
             longer = row_of(rows, row, symbol)
             if longer < 0:
                 longer = int(counts[ROWS])

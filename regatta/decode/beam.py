@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from regatta.data.alphabet import Alphabet
-from regatta.decode.graph import Graph
-from regatta.decode.lexicon import Tree
+from regatta.decode.graph import ALONE, CONTEXT, ENTRY, Graph
+from regatta.decode.lexicon import CHILD, NODE, Tree
 from regatta.decode.outputs import NO_PRUNING, Pruning
 from regatta.decode.rules import WORDS, Rules
 from regatta.decode.search import BeamSearch
@@ -35,19 +35,14 @@ def space_of(alphabet: Alphabet) -> int:
 def _any_text(alphabet: Alphabet) -> Tree:
     """A lexicon of all strings: after its first letter a word may end, or go on with any letter."""
     letters = [n for n, symbol in enumerate(alphabet.symbols) if symbol != " "]
-    return Tree(
-        np.array([0, len(letters), 2 * len(letters)], np.int32),
-        np.array(2 * letters, np.int32),
-        np.ones(2 * len(letters), np.int32),
-        np.zeros(2, np.int32),
-        np.ones(2, np.int32),
-        np.array([-1, 0], np.int32),
-    )
+    size = len(letters)
+    tree = Tree(np.zeros(3, NODE), np.zeros(2 * size, CHILD))
+    tree.nodes[:] = [(0, 0, 1, -1), (size, 0, 1, 0), (2 * size, 0, 0, 0)]
+    tree.children["symbol"] = 2 * letters
+    tree.children["node"] = 1
+    return tree
 
 
 def no_model() -> Graph:
     """A language model that is never asked."""
-    numbers, reals = np.zeros(2, np.int32), np.zeros(2)
-    return Graph(
-        0, numbers, reals, numbers, reals, numbers, reals, numbers, reals, reals, numbers, reals
-    )
+    return Graph(0, np.zeros(2, CONTEXT), np.zeros(0, ENTRY), np.zeros(1, ALONE))

@@ -10,6 +10,7 @@ from regatta.data.problems import Problems
 from regatta.decode import Decoder
 from regatta.decode.greedy import Greedy
 from regatta.decode.outputs import Pruning
+from regatta.decode.rules import MODES, check_weights
 
 DECODERS = ("greedy", "prefix", "words")
 
@@ -34,9 +35,23 @@ class Decoding:
     pruning: Pruning = field(default_factory=Pruning)
 
     def __post_init__(self) -> None:
-        if self.decoder not in DECODERS:
+        for name, known in (("decoder", DECODERS), ("mode", MODES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"decoding.{name} must be one of {', '.join(known)}, not {value}")
+        for name in ("width", "nbest", "jobs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"decoding.{name} must be 1 or more, not {getattr(self, name)}")
+        check_weights(self.alpha, self.beta, "decoding.")
+
+    def check(self) -> None:
+        """What goes together; options are given one by one, so that it is known only in the end."""
+        if self.decoder != "words" and (self.lm or self.lexicon):
+            option = "lm" if self.lm else "lexicon"
+            raise ValueError(f"decoding.{option} is of use with decoding.decoder=words only")
+        if self.mode == "words" and self.lm:
             raise ValueError(
-                f"decoding.decoder must be one of {', '.join(DECODERS)}, not {self.decoder}"
+                "decoding.lm is not asked with decoding.mode=words: name another mode, as forecast"
             )
 
     def build(
@@ -49,6 +64,7 @@ class Decoding:
 
         `tell` hears what of lexicon and language model cannot be used.
         """
+        self.check()
         if self.decoder == "greedy":
             return Greedy(alphabet)
         from regatta.decode.beam import prefix_beam  # what is compiled takes its time
@@ -65,6 +81,14 @@ class Decoding:
         from regatta.decode.words import word_beam
 
         texts = list(texts)
+        if not (texts or self.lexicon):
+            raise ValueError(
+                "decoding.decoder=words needs words: name a file of them with decoding.lexicon"
+            )
+        if not (texts or self.lm) and self.mode != "words":
+            raise ValueError(
+                f"decoding.mode={self.mode} needs a language model: name one with decoding.lm"
+            )
         lexicon = (
             Lexicon.of_file(self.lexicon, alphabet)
             if self.lexicon
@@ -74,16 +98,11 @@ class Decoding:
         model = None
         if self.mode != "words":
             model = (
-                LanguageModel.of_file(self.lm, lexicon)
+                LanguageModel.of_file(self.lm, lexicon, self.paper)
                 if self.lm
                 else LanguageModel.of_texts(texts, lexicon, paper=self.paper)
             )
             tell(model.problems)
-            if model.unknown == len(lexicon):
-                raise ValueError(
-                    f"{self.lm} has none of the {len(lexicon)} words of the lexicon: it is of "
-                    "another language or alphabet; name another language model, or its own lexicon"
-                )
         return word_beam(
             lexicon, model, self.mode, self.width, alpha=self.alpha, beta=self.beta,
             ends=self.ends, paper=self.paper, seed=self.seed, pruning=self.pruning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -33,8 +34,12 @@ class Greedy:
 
 @dataclass
 class BestPath:
+    """Frames in which nothing is possible are passed over, as by beam searches."""
+
     alphabet: Alphabet
-    _symbols: list[np.ndarray] = field(default_factory=list)  # the best of each frame
+    _taken: int = 0  # frames
+    _frames: list[np.ndarray] = field(default_factory=list)  # those that count
+    _symbols: list[np.ndarray] = field(default_factory=list)  # the best of each
     _scores: list[np.ndarray] = field(default_factory=list)
 
     def step(self, outputs: Tensor) -> Hypothesis:
@@ -43,21 +48,23 @@ class BestPath:
 
     def take(self, outputs: Tensor) -> None:
         numbers = as_numbers(outputs, self.alphabet)
-        best = numbers.argmax(1) if len(numbers) else np.zeros(0, np.int64)
-        scores = np.take_along_axis(numbers, best[:, None], 1)[:, 0]
-        silent = np.isneginf(scores)  # a frame in which nothing is possible says nothing
-        self._symbols.append(np.where(silent, self.alphabet.blank, best))
-        self._scores.append(np.where(silent, 0.0, scores))
+        (counts,) = np.nonzero(numbers.max(1) > -math.inf)
+        best = numbers[counts].argmax(1)
+        self._frames.append(counts + self._taken)
+        self._symbols.append(best)
+        self._scores.append(numbers[counts, best])
+        self._taken += len(numbers)
 
     def finish(self) -> list[Hypothesis]:
         if not self._symbols:
             return [Hypothesis("", 0.0, 0.0, 0.0, ())]
-        words = _words(np.concatenate(self._symbols), self.alphabet)
+        frames, path = np.concatenate(self._frames), np.concatenate(self._symbols)
+        words = _words(path, frames, self.alphabet)
         score = float(np.concatenate(self._scores).sum())
         return [Hypothesis(" ".join(word.text for word in words), score, score, 0.0, words)]
 
 
-def _words(path: np.ndarray, alphabet: Alphabet) -> tuple[Word, ...]:
+def _words(path: np.ndarray, frames: np.ndarray, alphabet: Alphabet) -> tuple[Word, ...]:
     """Of the runs of equal symbols: each is one symbol."""
     turns = np.flatnonzero(np.diff(path)) + 1
     begins = np.concatenate(([0], turns)) if len(path) else turns
@@ -70,5 +77,6 @@ def _words(path: np.ndarray, alphabet: Alphabet) -> tuple[Word, ...]:
             words.append(Word(text, start, end))
             text = ""
         elif symbol.strip():
-            text, start, end = text + symbol, start if text else begin, stop
+            start, end = start if text else int(frames[begin]), int(frames[stop - 1]) + 1
+            text += symbol
     return (*words, Word(text, start, end)) if text else tuple(words)

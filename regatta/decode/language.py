@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from regatta.data.problems import BadUtterance, Problems
 from regatta.decode import arpa
-from regatta.decode.graph import Graph, begin, end, score
+from regatta.decode.graph import ALONE, CONTEXT, ENTRY, Graph, begin, end, score
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.ngrams import BEGIN, END, UNKNOWN, Ngrams
 from regatta.decode.smoothing import FLOOR, Estimation
@@ -56,18 +57,31 @@ class LanguageModel:
         return cls._counted(numbered(texts), lexicon, estimation, Problems())
 
     @classmethod
-    def of_file(cls, path: Path | str, lexicon: Lexicon) -> LanguageModel:
-        """An ARPA file, or texts to count: a sentence a line, or a .jsonl manifest."""
+    def of_file(cls, path: Path | str, lexicon: Lexicon, paper: bool = False) -> LanguageModel:
+        """An ARPA file, or texts to count: a sentence a line, or a .jsonl manifest.
+
+        A model that knows none of the lexicon's words is refused: it could judge nothing.
+        """
         path, problems = Path(path), Problems()
         if arpa.is_arpa(path):
-            return cls.of_ngrams(arpa.read(path), lexicon)
-        model_texts = texts_of(path, problems)
-        if not any(split_texts(model_texts, lexicon.alphabet, Problems())):
+            model = cls.of_ngrams(arpa.read(path), lexicon)
+            known = len(lexicon) - model.unknown
+        else:
+            named = texts_of(path, problems)
+            words = _words(named, lexicon)
+            if not words:
+                raise ValueError(
+                    f"there is no text in {path} that the alphabet {lexicon.alphabet.symbols!r} "
+                    "can write: name other texts, or an ARPA file"
+                )
+            model = cls._counted(named, lexicon, Estimation(paper=paper), problems)
+            known = sum(word in lexicon.numbers for word in words)
+        if not known:
             raise ValueError(
-                f"there is no text in {path} that the alphabet {lexicon.alphabet.symbols!r} can "
-                "write: name other texts, or an ARPA file"
+                f"{path} has none of the {len(lexicon)} words of the lexicon, as "
+                f"{lexicon.words[0]!r}: name a language model of the same language and spelling"
             )
-        return cls._counted(model_texts, lexicon, Estimation(), problems)
+        return model
 
     @classmethod
     def _counted(
@@ -117,6 +131,10 @@ class LanguageModel:
         return Fit(math.exp(-total / said) if said else None, words, unknown)
 
 
+def _words(named: Iterable[tuple[str, str]], lexicon: Lexicon) -> set[str]:
+    return set(chain.from_iterable(split_texts(named, lexicon.alphabet, Problems())))
+
+
 def _numbers(ngrams: Ngrams, lexicon: Lexicon) -> NDArray[np.int64]:
     """The lexicon's numbers of words, or -1. Where two are spelled alike the exact one is taken."""
     found = [lexicon.numbers.get(word, -1) for word in ngrams.words]
@@ -163,26 +181,26 @@ def _graph(ngrams: Ngrams, number: NDArray[np.int64], size: int) -> Graph:
     entries = entries[np.lexsort((number[word[entries]], context[parent[entries]]))]
     first = np.searchsorted(context[parent[entries]], np.arange(int(is_context.sum()) + 1))
     own, instead = ngrams.logp[entries], ngrams.backoff[parent[entries]] + ngrams.backed[entries]
-    alone, after_alone = _alone(ngrams, number, size, context)
-    return Graph(
+    graph = Graph(
         int(context[1 + start]) if start >= 0 else 0,
-        first.astype(np.int32),
-        ngrams.backoff[is_context],
-        context[shorter[is_context]].astype(np.int32),
-        _ends(ngrams, np.flatnonzero(is_context), stop),
-        number[word[entries]].astype(np.int32),
-        own,
-        context[entries].astype(np.int32),
-        _running_sums(np.exp(own) - np.exp(instead), first),
-        alone,
-        after_alone,
-        np.append(0.0, np.cumsum(np.exp(alone).astype(np.longdouble))).astype(np.float64),
+        np.zeros(len(first), CONTEXT),
+        np.zeros(len(entries), ENTRY),
+        _alone(ngrams, number, size, context),
     )
+    graph.contexts["first"] = first
+    graph.contexts["shorter"][:-1] = context[shorter[is_context]]
+    graph.contexts["backoff"][:-1] = ngrams.backoff[is_context]
+    graph.contexts["end"][:-1] = _ends(ngrams, np.flatnonzero(is_context), stop)
+    graph.entries["word"] = number[word[entries]]
+    graph.entries["after"] = context[entries]
+    graph.entries["logp"] = own
+    graph.entries["gained"] = _running_sums(np.exp(own) - np.exp(instead), first)
+    return graph
 
 
 def _alone(
     ngrams: Ngrams, number: NDArray[np.int64], size: int, context: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+) -> NDArray[np.void]:
     """Of every word of the lexicon: log P without a context, and the context after it."""
     known = np.flatnonzero(number >= 0)
     missing = size - len(known)
@@ -190,11 +208,12 @@ def _alone(
     shared = math.log(FLOOR)
     if missing and unknown >= 0:
         shared = max(shared, float(ngrams.logp[1 + unknown]) - math.log(missing))
-    alone = np.full(size, shared)
-    after = np.zeros(size, np.int32)
-    alone[number[known]] = ngrams.logp[1 + known]
-    after[number[known]] = context[1 + known]
-    return alone, after
+    alone = np.zeros(size + 1, ALONE)
+    alone["logp"] = shared
+    alone["logp"][number[known]] = ngrams.logp[1 + known]
+    alone["after"][number[known]] = context[1 + known]
+    alone["before"][1:] = np.cumsum(np.exp(alone["logp"][:-1]).astype(np.longdouble))
+    return alone
 
 
 def _running_sums(values: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -17,20 +17,26 @@ from regatta.data.alphabet import Alphabet
 from regatta.data.problems import Problems
 from regatta.decode.texts import numbered, split_texts, texts_of
 
-Numbers = NDArray[np.int32]
-
 _VARIANT = re.compile(r"\(\d+\)$")
 
 
-class Tree(NamedTuple):
-    """Node 0 is the empty spelling. The words under a node are those numbered lo <= word < hi."""
+NODE = np.dtype(
+    [
+        ("first", np.int64),  # of its children; they end where those of the next node begin
+        ("lo", np.int64),  # the words under it are those numbered lo <= word < hi
+        ("hi", np.int64),
+        ("word", np.int64),  # that ends here, or -1
+    ],
+    align=True,
+)
+CHILD = np.dtype([("symbol", np.int64), ("node", np.int64)])  # by symbols within a node
 
-    first_child: Numbers  # [node + 1]: its children are first_child[node]:first_child[node + 1]
-    child_symbol: Numbers  # [child], sorted within a node
-    child_node: Numbers  # [child]
-    lo: Numbers  # [node]
-    hi: Numbers  # [node]
-    word: Numbers  # [node]: the word that ends here, or -1
+
+class Tree(NamedTuple):
+    """Node 0 is the empty spelling."""
+
+    nodes: NDArray[np.void]  # NODE, and one more that says where the last children end
+    children: NDArray[np.void]  # CHILD
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +122,10 @@ def _tree(spellings: list[list[int]]) -> Tree:
         inside = lengths >= depth
         owner[inside] = nodes + np.searchsorted(starts, np.flatnonzero(inside), "right") - 1
         nodes += len(starts)
-    return Tree(
-        np.searchsorted(np.concatenate(parent), np.arange(nodes + 1)).astype(np.int32),
-        np.concatenate(symbol).astype(np.int32),
-        np.arange(1, nodes, dtype=np.int32),
-        np.concatenate(lo).astype(np.int32),
-        np.concatenate(hi).astype(np.int32),
-        np.concatenate(word).astype(np.int32),
-    )
+    tree = Tree(np.zeros(nodes + 1, NODE), np.zeros(nodes - 1, CHILD))
+    tree.nodes["first"] = np.searchsorted(np.concatenate(parent), np.arange(nodes + 1))
+    for name, values in (("lo", lo), ("hi", hi), ("word", word)):
+        tree.nodes[name][:-1] = np.concatenate(values)
+    tree.children["symbol"] = np.concatenate(symbol)
+    tree.children["node"] = np.arange(1, nodes)
+    return tree

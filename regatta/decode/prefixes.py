@@ -15,16 +15,16 @@ from regatta.decode.compiled import compiled, inner
 
 ROW = np.dtype(
     [
-        ("parent", np.int32),
-        ("symbol", np.int32),
-        ("child", np.int32),  # the latest of those that name this row as their parent, or -1
-        ("sibling", np.int32),  # the next of them
-        ("slot", np.int32),  # which beam it is, or -1
-        ("node", np.int32),  # of the lexicon: 0 between words
-        ("context", np.int32),  # of the language model, after the finished words
-        ("words", np.int32),  # finished ones
-        ("start", np.int32),  # first frame of the word, after a space of the word before it
-        ("end", np.int32),  # the frame after its last
+        ("parent", np.int64),
+        ("symbol", np.int64),
+        ("child", np.int64),  # the latest of those that name this row as their parent, or -1
+        ("sibling", np.int64),  # the next of them
+        ("slot", np.int64),  # which beam it is, or -1
+        ("node", np.int64),  # of the lexicon: 0 between words
+        ("context", np.int64),  # of the language model, after the finished words
+        ("words", np.int64),  # finished ones
+        ("start", np.int64),  # first frame of the word, after a space of the word before it
+        ("end", np.int64),  # the frame after its last
         ("finished", np.float64),  # log P of the finished words
         ("language", np.float64),  # the language part of the score
         ("entered", np.float64),  # of the best path: to know whether another is better
@@ -35,10 +35,10 @@ ROW = np.dtype(
 # A beam, or what may become one in the next frame.
 BEAM = np.dtype(
     [
-        ("row", np.int32),  # -1: it has none yet
-        ("parent", np.int32),  # the row that it extends, or -1 where it stays
-        ("symbol", np.int32),
-        ("node", np.int32),
+        ("row", np.int64),  # -1: it has none yet
+        ("parent", np.int64),  # the row that it extends, or -1 where it stays
+        ("symbol", np.int64),
+        ("node", np.int64),
         ("blank", np.float64),  # log P of the paths that end in a blank
         ("spoken", np.float64),  # and of those that end in the last symbol
         ("total", np.float64),  # of both
@@ -116,21 +116,18 @@ def forget(rows: np.ndarray, used: int, beams: np.ndarray, count: int) -> int:
     return kept
 
 
-@compiled
-def spelled(
-    rows: np.ndarray, row: int, space: int, symbols: np.ndarray, times: np.ndarray
-) -> tuple[int, int]:
-    """Writes the symbols of a text and the times of its words, last ones first; tells how many."""
-    letters, words, after, inside = 0, 0, row, False
+def spelled(rows: np.ndarray, row: int, space: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """The symbols of a text, and the first frame and the one after the last of each word."""
+    parents, symbols = rows["parent"], rows["symbol"]
+    letters: list[int] = []
+    times: list[tuple[int, int]] = []
+    after, inside = row, False
     while row > 0:
-        symbols[letters] = rows[row].symbol
-        letters += 1
-        if rows[row].symbol == space:
+        letters.append(symbols.item(row))
+        if letters[-1] == space:
             inside = False
         elif not inside:  # a space knows the times of the word before it
-            times[words, 0], times[words, 1] = rows[after].start, rows[after].end
-            words += 1
+            times.append((int(rows["start"][after]), int(rows["end"][after])))
             inside = True
-        after = row
-        row = int(rows[row].parent)
-    return letters, words
+        after, row = row, parents.item(row)
+    return letters[::-1], times[::-1]

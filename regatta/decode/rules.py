@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 MODES = ("words", "ngrams", "forecast", "sample")  # in the order of their numbers
@@ -19,3 +20,13 @@ class Rules(NamedTuple):
     blank: int
     space: int
     seed: int  # of the mode `sample`
+
+
+def check_weights(alpha: float, beta: float, where: str = "") -> None:
+    if not 0 <= alpha < math.inf:
+        raise ValueError(
+            f"{where}alpha must be a number of 0 or more, not {alpha:g}: it weighs the language "
+            "model"
+        )
+    if not math.isfinite(beta):
+        raise ValueError(f"{where}beta must be a number, not {beta:g}: it is added for every word")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regatta.data.alphabet import Alphabet
 from regatta.decode import Hypothesis, Word
-from regatta.decode.advance import BEAMS, FRAME, ROWS, advance, complete
+from regatta.decode.advance import BEAMS, ROWS, advance, complete
 from regatta.decode.graph import Graph
 from regatta.decode.lexicon import Tree
 from regatta.decode.outputs import NO_PRUNING, Pruning, as_numbers, utterances
@@ -91,6 +91,7 @@ class Search:
     """A beam search in the middle of an utterance."""
 
     by: BeamSearch
+    _frames: int = 0  # that were taken
     _counts: np.ndarray = field(init=False)  # beams, rows, frames
     _rows: np.ndarray = field(init=False)
     _beams: np.ndarray = field(init=False)
@@ -114,6 +115,7 @@ class Search:
 
     def take(self, outputs: Tensor) -> None:
         numbers = self.by.read(outputs)
+        self._frames += len(numbers)
         taken = self._advance(numbers)
         while taken < len(numbers):
             self._make_room()
@@ -134,7 +136,7 @@ class Search:
             return [self._whole_words(beams[beams["score"].argmax()])]
         if by.ends:
             contexts = self._rows["context"][beams["row"]]
-            beams["language"] += by.rules.alpha * by.graph.end[contexts]
+            beams["language"] += by.rules.alpha * by.graph.contexts["end"][contexts]
             beams["score"] = beams["total"] + beams["language"]
         return self._told(by.nbest)
 
@@ -184,28 +186,30 @@ class Search:
 
     def _hypothesis(self, beam: np.void) -> Hypothesis:
         rules, alphabet = self.by.rules, self.by.alphabet
-        longest = int(self._counts[FRAME]) + self.by.longest  # a frame a symbol at most
-        symbols, times = np.empty(longest, np.int32), np.empty((longest, 2), np.int32)
-        letters, words = spelled(self._rows, beam["row"], rules.space, symbols, times)
-        text = alphabet.decoded(symbols[:letters][::-1].tolist())
+        letters, times = spelled(self._rows, int(beam["row"]), rules.space)
+        text = alphabet.decoded(letters)
         total, language = float(beam["total"]), float(beam["language"])
         return Hypothesis(
             text if rules.paper else text.strip(),
             float(beam["score"]),
             total,
             language,
-            _timed(text.split(), times[:words][::-1].tolist()),
+            _timed(text.split(), times, self._frames),
         )
 
 
-def _timed(texts: list[str], times: list[list[int]]) -> tuple[Word, ...]:
-    """The best path to a text changes as frames come: words are kept from overlapping."""
+def _timed(texts: list[str], times: list[tuple[int, int]], frames: int) -> tuple[Word, ...]:
+    """The best path to a text changes as frames come: words are kept from overlapping.
+
+    Each gets a frame at least, within the utterance.
+    """
     words: list[Word] = []
     latest = 0
     for number, (text, (start, end)) in enumerate(zip(texts, times, strict=True)):
-        start = max(start, latest)
+        stop = frames - (len(texts) - number - 1)  # the words after it need the rest
+        start = min(max(start, latest), stop - 1)
         if number + 1 < len(times):
-            end = min(end, max(times[number + 1][0], start + 1))
-        latest = max(end, start + 1)
+            end = min(end, times[number + 1][0])
+        latest = min(max(end, start + 1), stop)
         words.append(Word(text, start, latest))
     return tuple(words)

@@ -6,7 +6,7 @@ from regatta.decode.beam import no_model, space_of
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.outputs import NO_PRUNING, Pruning
-from regatta.decode.rules import MODES, WORDS, Rules
+from regatta.decode.rules import MODES, WORDS, Rules, check_weights
 from regatta.decode.search import BeamSearch
 
 
@@ -27,9 +27,8 @@ def word_beam(
 ) -> BeamSearch:
     """The options are those of `Decoding`."""
     if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    if alpha < 0:
-        raise ValueError(f"alpha must be 0 or more, not {alpha:g}: it weighs the language model")
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode}")
+    check_weights(alpha, beta)
     number = MODES.index(mode)
     if number != WORDS and model is None:
         raise ValueError(f"mode={mode} needs a language model; mode=words needs none")

@@ -120,6 +120,20 @@ class Speaking:
             "loss": loss / self.eval_samples,
         }
 
+    @torch.no_grad()
+    def listened(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """What each utterance to evaluate with says, and what a model puts out for it."""
+        for numbers in self._dev_batches:
+            features, frames = self._dev.batch(numbers)[:2]
+            outputs, spoken = outputs_of(model, features, frames)
+            for number, each, count in zip(numbers, outputs, spoken.tolist(), strict=True):
+                yield self._dev.texts[number], each[:count]
+
+    @property
+    def learnt(self) -> list[str]:
+        """The texts to train with."""
+        return list(self._train.texts.values())
+
     @cached_property
     def _dev_batches(self) -> list[Numbers]:
         return by_length(self._dev.index, self._dev.numbers)
@@ -240,6 +254,7 @@ class Speech:
 def _opened(task: Speech, tell: Tell = silent) -> Speaking:
     from regatta.data.utterances import Utterances
 
+    task.decoding.check()
     train, dev = _indexes(task, tell)
     checks = _checks(task, train)
     no_change = Augmentation()
