@@ -346,7 +346,7 @@ def poisoned(options, poison, at=range(24), optimiser=None):
     strategy = built(f"averaging:period=4,{options}")
     crew = Crew(strategy, 4, Quadratic().model, data.loss, optimiser or Sgd(lr=0.05))
     crew.play(batches)
-    return crew, crew.holder.evaluate(data.evaluate)["loss"]
+    return crew, crew.holder.look(data.evaluate)["loss"]
 
 
 def steps_dropped(crew):

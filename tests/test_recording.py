@@ -71,9 +71,9 @@ def test_spans_can_be_left_out():
     assert any(isinstance(e, Progress) for e in played.events)
 
 
-@pytest.mark.parametrize("name", ["usage", "spans"])
+@pytest.mark.parametrize("name", ["usage", "spans", "sentences"])
 def test_recording_refuses_negative_numbers(name):
-    with pytest.raises(ValueError, match=r"recording\.usage and recording\.spans"):
+    with pytest.raises(ValueError, match=rf"recording\.{name}"):
         Recording(**{name: -1})
 
 

@@ -378,7 +378,7 @@ def test_evaluation_uses_the_statistics_and_does_not_change_them():
     crew = Crew(Single(), 1, task.model, data.loss, Sgd(lr=0.01))
     crew.play([[data.batch(slice(n, n + 16)) for n in range(0, 240, 16)]])
     before = crew.holder.weights.clone()
-    results = crew.holder.evaluate(data.evaluate)
+    results = crew.holder.look(data.evaluate)
     again = task.model()
     again.load_state_dict(crew.holder.named_answer())
     assert results == data.evaluate(again.eval())
