@@ -1,0 +1,109 @@
+"""Baunsgaard et al. again: a small recogniser on synthetic speech and on recorded digits.
+
+    python studies/speech.py [--out studies/out] [--digits DATA] [--only NAME ...]
+
+    synth      trains on synthetic speech, two workers, at most 15 minutes of training
+    digits     trains on strings of recorded digits (DATA holds `spoken-digits` and `fsdd`, see
+               digits.py), evaluates unseen speakers, and the model of `synth` on them
+    processes  times to levels of four strategies with two real workers
+    machines   the same with four virtual workers on the paper's three machines
+
+Every piece is a `regatta` command, printed before it starts; what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MACHINES = [str(HERE / "clusters" / f"{name}.toml") for name in ("sys1", "sys2", "sys10")]
+STRATEGIES = "all-reduce averaging:period=16 parameter-server ring"
+WORDS = [
+    "--set", "decoding.decoder=words", "--set", "decoding.mode=ngrams",
+    "--set", "decoding.alpha=1.2", "--set", "decoding.beta=3",
+]  # fmt: skip
+SMALLER = ["--set", "minutes=20", "--set", "dev_minutes=4", "--set", "stop.epochs=24", *WORDS]
+
+
+def regatta(*arguments: str | Path) -> None:
+    words = [str(argument) for argument in arguments]
+    print(shlex.join(["regatta", *words]), flush=True)
+    subprocess.run([str(Path(sys.executable).with_name("regatta")), *words], check=True)
+
+
+def once(made: Path, *arguments: str | Path) -> None:
+    if not made.exists():
+        regatta(*arguments, "--out", made)
+
+
+def synth(out: Path) -> None:
+    once(
+        out / "synth", "train", "speech", "-s", "all-reduce", "-n", "2", "--set", "minutes=180",
+        "--set", "stop.epochs=100", "--set", "stop.seconds=880", *WORDS,
+    )  # fmt: skip
+    regatta("evaluate", out / "synth", "--beam-widths", "16,64,256,1024")
+
+
+def digits(out: Path, data: Path) -> None:
+    corpus, features = out / "digits", out / "digits-features"
+    if not corpus.exists():
+        subprocess.run([sys.executable, HERE / "digits.py", data, corpus], check=True)
+    for part in ("train", "dev", "test"):
+        once(features / part, "data", "features", corpus / part)
+    once(
+        out / "digits-run", "train", "speech", "-s", "all-reduce", "-n", "2",
+        "--set", f"train={features / 'train'}", "--set", f"dev={features / 'dev'}",
+        "--set", "stop.epochs=40", "--set", "stop.seconds=880",
+    )  # fmt: skip
+    lexicon = out / "digits.txt"
+    lexicon.write_text("zero one two three four five six seven eight nine".replace(" ", "\n"))
+    for model in ("digits-run", "synth"):
+        common = ["evaluate", out / model, "--data", features / "test", "--by-speaker"]
+        regatta(*common, "--decoder", "greedy")
+        regatta(*common, "--decoder", "words", "--mode", "words", "--lexicon", lexicon)
+
+
+def processes(out: Path) -> None:
+    once(
+        out / "processes", "race", "speech", "--strategies", STRATEGIES, "--workers", "2",
+        "--seeds", "3", *SMALLER,
+    )  # fmt: skip
+    regatta("report", out / "processes", "--tta", "--markdown")
+
+
+def machines(out: Path) -> None:
+    once(
+        out / "machines", "race", "speech", "--strategies", STRATEGIES, "--workers", "4",
+        "--minibatch", "8", "--seeds", "1", "--simulate", "--cluster", ",".join(MACHINES), *SMALLER,
+    )  # fmt: skip
+    regatta("report", out / "machines", "--tta", "--markdown")
+
+
+PIECES = ("synth", "digits", "processes", "machines")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=HERE / "out" / "speech")
+    parser.add_argument("--digits", type=Path, metavar="DATA")
+    parser.add_argument("--only", nargs="*", choices=PIECES, default=PIECES)
+    given = parser.parse_args(arguments)
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if "synth" in given.only:
+        synth(out)
+    if "digits" in given.only and given.digits is not None:
+        digits(out, given.digits)
+    if "processes" in given.only:
+        processes(out)
+    if "machines" in given.only:
+        machines(out)
+
+
+if __name__ == "__main__":
+    main()
