@@ -115,6 +115,11 @@ class Message:
     version: int  # how many gradients the payload contains or was computed from
     data: Vector
 
+    def taken(self) -> Vector:
+        """The payload, once: whoever uses it up gives its memory to the next."""
+        data, self.data = self.data, EMPTY
+        return data
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -203,6 +208,7 @@ class Comm(Protocol):
     size: int
     traffic: Traffic
     reduces_in_place: bool  # all_reduce is done with `data` once its result is there
+    sends_unwritten: bool  # a receiver gets what was sent as it is, be it a vector or not
 
     @property
     def groups(self) -> Mapping[str, Sequence[int]]:
@@ -228,10 +234,14 @@ class Comm(Protocol):
         ...
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]: ...
-    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
+    def compute(
+        self, work: Callable[[], T], load: Load, overlap: bool = False, at_once: bool = False
+    ) -> Op[T]:
         """Work that takes time: measured in a real world, charged by `load` in a virtual one.
 
-        With `overlap` the work itself starts operations, and tells its `progress`.
+        With `overlap` the work itself starts operations, and tells its `progress`. A virtual world
+        does work when its time is over, for caches then hold what is made of it; or, if it is told
+        to, `at_once`, while they hold what it is made from.
         """
         ...
 

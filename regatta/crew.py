@@ -108,7 +108,12 @@ class _JoinedReplica(Replica):
     def unwritten(self) -> AsyncIterator[Vector]:
         return self
 
-    async def gradient(self, number: int | None = None, written: bool = True) -> Vector | None:
+    def parting(self, written: bool) -> AsyncIterator[Vector]:
+        return self
+
+    async def gradient(
+        self, number: int | None = None, written: bool = True, parting: bool = False
+    ) -> Vector | None:
         if number is not None:
             raise RuntimeError("a joined loop brings its own batches: nobody can deal them")
         gradient = None if self.over else await _Handover()

@@ -129,6 +129,8 @@ class Noted:
 class Logbook:
     """A rank's communication with every message written down."""
 
+    sends_unwritten = False  # numbers are to be read here
+
     def __init__(self, comm, lines):
         self._comm, self._lines = comm, lines
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import ref
-
 import pytest
 import torch
 from helpers import Shard, small_run
@@ -15,6 +13,7 @@ from regatta.engine import Rank, Surroundings
 from regatta.fingerprint import weights_digest
 from regatta.learn.body import Body
 from regatta.learn.optimisers import Adam, Sgd
+from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.worlds.virtual import VirtualWorld
 
@@ -32,7 +31,8 @@ every_optimiser = pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=
 def replicas_of(run, shares=True):
     """Those of a simulated run, when it has ended."""
     around = Surroundings(world="virtual", data=run.task.open(), log=lambda event: None)
-    world = VirtualWorld(run.num_ranks, run.cluster, workers=run.workers)
+    groups = run.strategy.groups(run.workers, range(run.workers))
+    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers)
     ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
     for body in around.bodies.values():
         body.is_shared = shares
@@ -212,17 +212,44 @@ def test_who_waits_for_a_server_holds_no_weights(spec, optimiser, monkeypatch):
     run = small_run(
         f"parameter-server:{spec}", 6, minibatch=4, optimiser=optimiser, stop=Stop(epochs=1)
     )
-    held: list[bool] = []
+    gone: list[int] = []
     let_go = Replica.let_go
 
     def watched(replica):
-        old = ref(replica.vector)
         let_go(replica)
-        held.append(old() is not None)  # by others that have the same version, or by nobody
+        gone.append(replica.comm.rank)
+        assert replica.vector is replica.body.nowhere
 
     monkeypatch.setattr(Replica, "let_go", watched)
     alone = [weights_digest(replica.vector) for replica in replicas_of(run)]
-    assert held
-    assert not all(held) or "sync" in spec  # a round has one version, the server's
+    assert set(gone) == ({0, 2, 4} if "mixed" in spec else set(range(6)))  # leaders push
     monkeypatch.setattr(Replica, "let_go", lambda replica: None)
     assert [weights_digest(replica.vector) for replica in replicas_of(run)] == alone
+
+
+QUICK, SLOW = 1e12, 1e4  # bytes a second: a reply arrives before the next step, or long after it
+
+
+@pytest.mark.parametrize("bandwidth", [QUICK, SLOW])
+@pytest.mark.parametrize("spec", ["", "servers=2", "mode=sync", "damp=staleness"])
+@every_optimiser
+def test_weights_on_loan_are_stepped_in_place_when_they_are_back(
+    spec, bandwidth, optimiser, monkeypatch
+):
+    """Whoever keeps them instead ends with the same bits."""
+    run = small_run(
+        f"parameter-server:{spec}", 6, minibatch=4, optimiser=optimiser, stop=Stop(epochs=1),
+        cluster=Cluster(bandwidth=bandwidth, merge_bandwidth=1e6),
+    )  # fmt: skip
+    is_held = Part._is_held.fget
+    held: list[bool] = []
+    monkeypatch.setattr(
+        Part, "_is_held", property(lambda part: held.append(is_held(part)) or held[-1])
+    )
+    lent = [weights_digest(replica.vector) for replica in replicas_of(run)]
+    if bandwidth == QUICK:
+        assert sum(held) < len(held) / 2  # the first step leaves what all ranks began with
+    elif spec != "mode=sync":
+        assert sum(held) > len(held) / 2
+    monkeypatch.setattr(Part, "loan", Part.weights)
+    assert [weights_digest(replica.vector) for replica in replicas_of(run)] == lent

@@ -80,12 +80,13 @@ def test_both_kinds_take_turns_as_they_come():
     assert torch.equal(alike.vector, mixed.vector)
 
 
-def test_pieces_cover_the_parameters_once():
+@pytest.mark.parametrize("longest", [1000, CHUNK, 10**9])
+def test_pieces_cover_the_parameters_once(longest):
     layout = Layout(Odd())
     gradients = [None if p.shape == (3,) else torch.randn_like(p) for p in layout.parameters]
     vector = torch.full((layout.num_parameters,), torch.nan)
-    for piece, here in layout.pieces(gradients):
-        assert piece.numel() <= CHUNK
+    for piece, here in layout.pieces(gradients, longest):
+        assert piece.numel() <= longest
         assert vector[here].isnan().all(), "written twice"
         vector[here] = piece
     assert torch.equal(vector, layout.gradient(gradients, layout.empty())[: len(vector)])

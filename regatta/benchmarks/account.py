@@ -104,10 +104,12 @@ class Clocked(ProcessComm):
         self.seconds |= {"whole": whole, "threads": beside}
         self.a_step.update({part: value / steps for part, value in self.seconds.items()})
 
-    def compute(self, work: Callable[[], Any], load: Load, overlap: bool = False) -> Op[Any]:
+    def compute(
+        self, work: Callable[[], Any], load: Load, overlap: bool = False, at_once: bool = False
+    ) -> Op[Any]:
         if load.samples:  # a merge is timed as the step that it is
             work = _timed(work, self.seconds, "gradient")
-        return super().compute(work, load, overlap)
+        return super().compute(work, load, overlap, at_once)
 
     def send(self, *arguments: Any, **options: Any) -> Op[None]:
         return self._exchange(super().send, *arguments, **options)

@@ -53,7 +53,7 @@ class Body:
         self.layout = Layout(model)
         self.backward: Backward | None = None  # made by the first reduction in buckets
         self._initial = self.layout.initial() if shared else None
-        self._points_to: Tensor | None = None
+        self._points_to = 0  # the address of the weights, which live as long as it does so
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
 
@@ -73,19 +73,17 @@ class Body:
         take_up(preconditioner)
         if self._tenant is not tenant:
             self._change_tenant(tenant)
-        if self._points_to is not weights:
+        if not self.points_to(weights):
             self.layout.point(weights)
-            self._points_to = weights
+            self._points_to = weights.data_ptr()
+
+    def points_to(self, weights: Tensor) -> bool:
+        return weights.data_ptr() == self._points_to
 
     @cached_property
     def nowhere(self) -> Tensor:
         """What stands for the weights of who has none at present."""
         return self.layout.zeros()
-
-    def leave(self) -> None:
-        """Be nobody's: the last tenant's weights are held by him alone."""
-        self.layout.point(self.nowhere)
-        self._points_to = self.nowhere
 
     def joined(self, pieces: Sequence[Tensor]) -> Tensor:
         """Pieces in one vector; ranks that share the pieces share the vector."""

@@ -170,23 +170,26 @@ class Layout(Span):
         torch.cat([*pieces, *self._observations(), self._one], out=out[start:])
         return out
 
-    def pieces(self, gradients: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, slice]]:
-        """These gradients as they lie, cut to what stays in the cache, and where they belong."""
+    def pieces(
+        self, gradients: Sequence[Tensor | None], longest: int
+    ) -> Iterator[tuple[Tensor, slice]]:
+        """These gradients as they lie, cut where they are longer, and where they belong."""
         stop = self.num_parameters
         for gradient, room in zip(reversed(gradients), reversed(self.rooms), strict=True):
             start, stop = stop - room, stop - room
             size = 0 if gradient is None else gradient.numel()
             if gradient is not None:
                 flat = gradient.reshape(-1)
-                for first in range(0, size, CHUNK):
-                    last = min(first + CHUNK, size)
-                    yield flat[first:last], slice(start + first, start + last)
+                for first in range(0, size, longest):
+                    last = min(first + longest, size)
+                    piece = flat if size <= longest else flat[first:last]
+                    yield piece, slice(start + first, start + last)
             if size < room:
                 yield self.zeros_of(room - size), slice(start + size, start + room)
 
     def tail(self) -> Tensor:
         """The part of a gradient after the parameters."""
-        return torch.cat([*self._observations(), self._one])
+        return torch.cat([*self._observations(), self._one]) if self.buffers else self._one
 
     def stripe(self, number: int, of: int) -> Stretch:
         """One of `of` equal parts of the parameters; the buffers go with the last."""

@@ -39,7 +39,8 @@ class Part:
         self.merging = Load(nbytes=span.nbytes)
         self.pace: Callable[[Part], float] | None = None  # multiplies the learning rate
         self._vector = weights
-        self._handed_out = False
+        self._handed_out = False  # to who may hold them for ever
+        self._on_loan = False  # to who holds an alias while it needs them
         self._is_guest = False  # in vectors that are another rank's
         self._shares = False  # vectors with other ranks, as their guest or host
         self._optimiser = optimiser
@@ -54,6 +55,14 @@ class Part:
             self._vector, self._is_guest = self._empty().copy_(self._vector), False
         self._handed_out = True
         return self._vector
+
+    @property
+    def loan(self) -> Vector:
+        """The weights for who lets go of them soon: a step after that need not leave them."""
+        if not self.comm.sends_unwritten:  # who can say what other processes hold?
+            return self.weights
+        self._on_loan = True
+        return self._vector.detach()
 
     @property
     def vector(self) -> Tensor:
@@ -109,10 +118,15 @@ class Part:
         self._optimise(old, total, of, rate)
         tail = total[self.span.num_parameters :]
         self.span.fold(old, self._vector, tail, of, share=of / (self.version + of))
-        self._handed_out = False
+        self._handed_out = self._on_loan = False
 
     def _next_vector(self) -> Tensor:
-        return self._empty() if self._handed_out else self._vector
+        return self._empty() if self._is_held else self._vector
+
+    @property
+    def _is_held(self) -> bool:
+        """By somebody else, who counts on the weights as they are."""
+        return self._handed_out or (self._on_loan and self._num_holders() > 1)
 
     def _advance_in_pieces(self, total: Unwritten, of: int, rate: float) -> None:
         """Ranks that step alike from the same weights share them, and each steps a stripe."""
@@ -134,7 +148,7 @@ class Part:
         self._memory = Memory(vectors, steps)
         self._shares = total.is_common
         self._is_guest = total.is_common and self.comm.rank != 0
-        self._handed_out = self._memory_handed_out = False
+        self._handed_out = self._memory_handed_out = self._on_loan = False
 
     def _optimise(self, old: Tensor, total: Tensor, of: int, rate: float) -> None:
         """A step of the parameters from `old`, which the present weights may be."""
@@ -184,6 +198,11 @@ class Part:
         elif self._memory_handed_out:
             vectors = [torch.empty_like(vector) for vector in vectors]
         return Memory(vectors, self._memory.steps + self._optimiser.counts_steps)
+
+    def _num_holders(self) -> int:
+        """Of the weights' memory: tensors, whatever their shapes."""
+        storage = self._vector.untyped_storage()
+        return torch._C._storage_Use_Count(storage._cdata) - 1  # that one is ours
 
     # -- the optimiser's own memory ---------------------------------------------------------
 

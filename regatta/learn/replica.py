@@ -114,15 +114,28 @@ class Replica(Part):
     @property
     def unwritten(self) -> AsyncIterator[Vector]:
         """The same gradients for who only steps with them: they are no vectors."""
-        return Turns(self)
+        return Turns(partial(self.gradient, written=False))
 
-    async def gradient(self, number: int | None = None, written: bool = True) -> Vector | None:
+    def parting(self, written: bool) -> AsyncIterator[Vector]:
+        """Gradients for who sends them away, and goes on with the weights that come back.
+
+        Weights that only gradients come from are let go of as soon as these are there.
+        """
+        return Turns(partial(self.gradient, written=written, parting=True))
+
+    async def gradient(
+        self, number: int | None = None, written: bool = True, parting: bool = False
+    ) -> Vector | None:
         """That of the next minibatch, or of minibatch `number` of all workers'."""
         batch = self.stream.next(number)
         if batch is None:
             return None
         work = partial(self._gradient if written else self._scattered, batch)
-        gradient = await self.comm.compute(work, self.load_of_a_turn)
+        if parting:
+            work = partial(self._and_let_go, work)
+        computing = self.comm.compute(work, self.load_of_a_turn, at_once=parting)
+        del batch, work  # while this one waits, others may have the memory
+        gradient = await computing
         self.turns += 1
         return gradient
 
@@ -192,13 +205,11 @@ class Replica(Part):
         return vector
 
     def let_go(self) -> None:
-        """Of the weights, until others are loaded: whoever steps next may write where they were.
+        """Of the weights, until others are loaded: whoever has lent them may step them in place.
 
-        Among many ranks of one process that memory is still in the cache, and as many vectors less
-        are held as there are ranks that wait.
+        Among many ranks of one process as many vectors less are held as there are ranks that wait.
         """
         if self.body.is_shared:
-            self.body.leave()
             self._vector = self.body.nowhere
 
     def score(self, losses: Sequence[Tensor]) -> float:
@@ -248,6 +259,11 @@ class Replica(Part):
         gradients = torch.autograd.grad(self.forward(batch), parameters, allow_unused=True)
         return Scattered(self.layout, gradients)
 
+    def _and_let_go(self, work: Callable[[], Vector]) -> Vector:
+        gradient = work()
+        self.let_go()
+        return gradient
+
     def forward(self, batch: Any) -> Tensor:
         torch.default_generator.manual_seed(mixed_seed(self._seed, self.comm.rank, self.turns))
         self.bind()
@@ -265,7 +281,7 @@ class Replica(Part):
             super()._advance(total, of, rate)
             return
         start, how = (self._vector, self._memory, total), (of, rate, self.version)
-        last, into_new_memory = body.last_step, self._handed_out
+        last, into_new_memory = body.last_step, self._is_held
         if last is not None and last.is_from(start, how) and last.is_held_by_its_maker():
             self._share_with(last.maker)
             return
@@ -275,6 +291,11 @@ class Replica(Part):
             end = ref(self._vector), ref(self._memory)
             weights, memory, _ = start
             body.last_step = Step(self, how, (ref(weights), ref(memory), ref(total)), end)
+
+    def _num_holders(self) -> int:
+        """Without the model, which computes with weights only while somebody else has them too."""
+        views = len(self.layout.parameters) if self.body.points_to(self._vector) else 0
+        return super()._num_holders() - views
 
     def _share_with(self, other: Replica) -> None:
         self._vector, self._memory = other._vector, other._memory

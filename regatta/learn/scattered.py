@@ -7,16 +7,12 @@ parameter, from the last to the first as backward made them, it comes to the sam
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from torch import Tensor
 
 from regatta.comm import Unwritten, Vector
-from regatta.learn.layout import Layout
-
-if TYPE_CHECKING:
-    from regatta.learn.replica import Replica
+from regatta.learn.layout import CHUNK, Layout
 
 
 class Scattered(Unwritten):
@@ -26,6 +22,7 @@ class Scattered(Unwritten):
         self._layout = layout
         self._gradients = gradients
         self._tail = layout.tail()  # now: the next forward observes something else
+        self.nbytes = layout.nbytes  # on its way, where it is a message
 
     def __getitem__(self, index: int) -> Tensor:
         return self._tail[self.checked(index)]
@@ -38,23 +35,25 @@ class Scattered(Unwritten):
         head: int,
     ) -> list[Tensor]:
         end = list(into())
-        for piece, here in self._layout.pieces(self._gradients):
+        # Who passes over a piece more than once is to find it in the cache.
+        longest = self._layout.num_parameters if vectors == 1 else CHUNK
+        for piece, here in self._layout.pieces(self._gradients, longest):
             work(piece, here, end)
         work(self._tail, slice(head, self._layout.numel), end)
         return end
 
 
 class Turns:
-    """Iterating over it yields a replica's gradients, scattered."""
+    """Iterating over it yields a replica's gradients, in one way or another."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+    def __init__(self, gradient: Callable[[], Awaitable[Vector | None]]) -> None:
+        self._gradient = gradient
 
     def __aiter__(self) -> AsyncIterator[Vector]:
         return self
 
     async def __anext__(self) -> Vector:
-        gradient = await self._replica.gradient(written=False)
+        gradient = await self._gradient()
         if gradient is None:
             raise StopAsyncIteration
         return gradient

@@ -27,7 +27,7 @@ class TimingPart:
         self.steps = 0
         self.version = 0
         self.merging = _load(0, span.nbytes)
-        self.weights = _phantom(span.nbytes, 1.0)
+        self.weights = self.loan = _phantom(span.nbytes, 1.0)
         self.nothing = _phantom(span.nbytes, 0.0)
         memory_bytes = (memory * span.num_parameters + 2) * span.dtype.itemsize
         self.optimiser_state = Phantom(memory_bytes) if memory else None
@@ -160,6 +160,9 @@ class TimingReplica(TimingPart):
 
     @property
     def unwritten(self) -> AsyncIterator[Vector]:
+        return self
+
+    def parting(self, written: bool) -> AsyncIterator[Vector]:
         return self
 
     # One coroutine less a turn than a replica needs: a thousand ranks take turns by the million.

@@ -55,6 +55,15 @@ class Servers:
             server = comm.size - count + number
             self._stripes.append(_Stripe(number, server, version, out, back))
 
+    @property
+    def need_vectors(self) -> bool:
+        """To cut, to encode or to carry to another process."""
+        return (
+            not self._comm.sends_unwritten
+            or len(self._stripes) > 1
+            or self._stripes[0].out is not None
+        )
+
     async def push(self, gradient: Vector) -> None:
         pieces = self._replica.cut(gradient, len(self._stripes))
         self._replica.let_go()  # the next weights will be the servers'

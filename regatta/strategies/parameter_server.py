@@ -77,7 +77,8 @@ class ParameterServer(Strategy):
         team = Team(comm)
         codes = code(self.compress), code_for_models(self.compress_weights)
         servers = Servers(comm, replica, self.servers, *codes, self.feedback)
-        async for gradient in team.gradients(replica):
+        written = self.mode == "sync" or servers.need_vectors  # a round adds vectors up
+        async for gradient in team.gradients(replica, replica.parting(written)):
             if team.leads:
                 await servers.push(gradient)
                 del gradient  # the next may have its memory
@@ -139,7 +140,8 @@ class ParameterServer(Strategy):
                 insort(held, message, key=_VERSION)
             while held and self._in_time_for_others(desk, held[0]):
                 oldest = held.pop(0)
-                await desk.step([oldest.data], oldest.version, self._rate(desk, oldest))
+                rate = self._rate(desk, oldest)
+                await desk.step([oldest.taken()], oldest.version, rate)
                 await desk.reply([oldest.src])
 
     def _rate(self, desk: _Desk, gradient: Message) -> float:
@@ -256,7 +258,7 @@ class _Desk:
         self.part.step(total, born, int(total[-1]), rate)
 
     async def reply(self, workers: list[int]) -> None:
-        weights, version = self.part.weights, self.part.version
+        weights, version = self.part.loan, self.part.version
         if self._out is not None:
             encode = partial(self._out.encode, weights)
             weights = await self.comm.compute(encode, self.part.merging)

@@ -40,7 +40,8 @@ class Ring(Strategy):
         team = Team(comm)
         node = _Node(self, comm, replica) if team.leads else None
         model_is_here = comm.rank == 0
-        async for gradient in team.gradients(replica):
+        alone = replica.unwritten if self.chunks == 1 else aiter(replica)
+        async for gradient in team.gradients(replica, alone):
             if node is not None:
                 await node.merge(gradient, model_is_here)
                 model_is_here = False

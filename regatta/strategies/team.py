@@ -26,11 +26,11 @@ class Team:
         self.leads = comm.rank == self.members[0]
         self.followers = self.members[1:]
 
-    def gradients(self, replica: Replica) -> AsyncIterator[Vector]:
-        """The team's summed gradients, until none of its workers has any."""
+    def gradients(self, replica: Replica, alone: AsyncIterator[Vector]) -> AsyncIterator[Vector]:
+        """The team's summed gradients, until none of its workers has any; `alone`, if one is."""
         if self.followers:
             return replica.reduced_by(partial(self._comm.all_reduce, group=self.name))
-        return aiter(replica)
+        return alone
 
     async def follow_leader(self, replica: Replica) -> None:
         """Everybody goes on with the leader's weights."""

@@ -24,6 +24,9 @@ class Done:
         return self.value
         yield
 
+    def get(self) -> Any:
+        return self.value
+
 
 SENT: Final = Done(None)
 COMPUTING: Final = "its own computing"

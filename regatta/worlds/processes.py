@@ -66,6 +66,7 @@ class ProcessComm:
     """This process as one rank of a world that `connect` has joined."""
 
     reduces_in_place = True
+    sends_unwritten = False
 
     def __init__(
         self,
@@ -130,7 +131,9 @@ class ProcessComm:
             return torch.empty(numel, dtype=dtype, device=device)
         return self._arena.empty(numel, dtype)
 
-    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
+    def compute(
+        self, work: Callable[[], T], load: Load, overlap: bool = False, at_once: bool = False
+    ) -> Op[T]:
         began = time.perf_counter()
         value = work()
         self.traffic.computed(began, time.perf_counter())

@@ -106,6 +106,7 @@ class VirtualComm:
     """One rank of a virtual world."""
 
     reduces_in_place = False  # ranks share results, and a lone rank's result is its own data
+    sends_unwritten = True
 
     def __init__(
         self,
@@ -198,13 +199,15 @@ class VirtualComm:
             together, f"broadcast from rank {root}", data, partial(self._spread, root)
         )
 
-    def compute(self, work: Callable[[], T], load: Load, overlap: bool = False) -> Op[T]:
+    def compute(
+        self, work: Callable[[], T], load: Load, overlap: bool = False, at_once: bool = False
+    ) -> Op[T]:
         world, device = self._world, self._device
         start = world.now
         seconds = self._seconds(load)
         traffic = self.traffic
         traffic.computing += seconds
-        op = Computing(self, work)
+        op = Computing(self, Done(work()).get if at_once else work)
         if self._is_guest:
             device.taken += seconds
             if traffic.timeline is not None:
