@@ -3,8 +3,8 @@
     python studies/frames.py [--out studies/out] [--only learning|averaging] [--full]
 
 Every piece is a `regatta race`, printed before it starts; a piece that is there is not run again.
-Races on processes run alone, because their times count; simulated ones run two at a time. About an
-hour on two cores. `--full` takes 7.2 hours of speech, 5 seeds and 10 epochs, and days.
+Races on processes run alone, because their times count; simulated ones run two at a time. About
+half an hour on two cores. `--full` takes 7.2 hours of speech, 5 seeds and 10 epochs, and days.
 """
 
 from __future__ import annotations
