@@ -137,11 +137,12 @@ class Run:
             raise ValueError(f"early_minibatches must be 1 or more, not {self.early_minibatches}")
         if self.bucket_bytes < -1:
             raise ValueError("bucket_bytes must be 0 or more, or -1 for what is faster")
-        if self.device not in ("cpu", "cuda"):
-            raise ValueError(f"device must be cpu or cuda, not {self.device}")
-        if self.transport not in ("auto", "sockets"):
-            raise ValueError(f"transport must be auto or sockets, not {self.transport}")
+        for name, known in (("device", ("cpu", "cuda")), ("transport", ("auto", "sockets"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)}")
         self.strategy.check(self.workers)
+        if check := getattr(self.task, "check_answer", None):
+            check(self.strategy.name, self.strategy.answer)
         for minibatch in {*self.early_minibatches, self.minibatch}:
             self.strategy.check_run(minibatch, self.bucket_bytes)
         scheduled = self.schedule.name != Fixed.name or self.scaling.by != "none"
@@ -158,8 +159,7 @@ class Run:
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
-    "schedule": schedules.registry,
-    "gradient": natural.registry,
+    "schedule": schedules.registry, "gradient": natural.registry,
 }  # fmt: skip
 _NOTHING = ("none", "null", "")  # values that stand for none
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 class Stream:
     __slots__ = (
-        "_audio_of", "_data", "_device", "_order", "_rank", "_timing_only", "_varies", "_worker",
-        "audio", "limit", "samples", "seen", "stopped",
+        "_audio_of", "_data", "_device", "_expect", "_order", "_rank", "_timing_only", "_varies",
+        "_worker", "audio", "limit", "samples", "seen", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
@@ -31,6 +31,9 @@ class Stream:
         # Speech is also counted by how long it lasts.
         self._audio_of = getattr(self._data, "audio_seconds", None)
         self.audio: float | None = None if self._audio_of is None else 0.0
+        # Among virtual ranks there is nobody beside whom the next batch could be made.
+        is_real = rank.around.world == "processes"
+        self._expect = getattr(self._data, "expect", None) if is_real else None
 
     @property
     def planned(self) -> int:
@@ -80,6 +83,8 @@ class Stream:
             return True
         indices = self._order.indices(worker, turn)
         batch = self._data.batch(indices)
+        if self._expect is not None:
+            self._expect(self._order.indices(worker, turn + 1))
         if self._audio_of is not None:
             self.audio = (self.audio or 0.0) + self._audio_of(indices)
         return batch if self._device == "cpu" else _moved(batch, self._device)

@@ -13,7 +13,7 @@ from torch import nn
 from regatta.cluster import Cluster
 from regatta.learn import part
 from regatta.learn.body import Body
-from regatta.learn.optimisers import AdaDelta, Adam, Sgd
+from regatta.learn.optimisers import AdaDelta, Adam, RmsProp, Sgd
 from regatta.learn.replica import Replica
 from regatta.strategies.single import Single
 from regatta.worlds.virtual import VirtualWorld
@@ -175,6 +175,8 @@ def test_an_optimiser_without_memory_has_no_state():
         (lambda: Adam(eps=-1e-8), "adam: eps must be 0 or more"),
         (lambda: Adam(beta2=1.0), "adam: beta2 must be below 1, not 1.0"),
         (lambda: AdaDelta(rho=1.0), "adadelta: rho must be below 1, not 1.0"),
+        (lambda: RmsProp(decay=1.0), "rmsprop: decay must be below 1, not 1.0"),
+        (lambda: RmsProp(eps=-1.0), "rmsprop: eps must be 0 or more, not -1.0"),
         (lambda: a_replica(Sgd(nesterov=True)).step(a_gradient(0)), "nesterov=true needs"),
     ],
 )
@@ -222,3 +224,45 @@ def test_the_vector_that_a_step_makes_comes_from_the_comm():
     )
     for vector in (*whole, *replica.cut(replica.weights, 2)):
         assert any(vector is made for made in comm.made)
+
+
+# -- RMSProp, which torch has in another form ---------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 1e-2])
+def test_rmsprop_is_tensorflows(momentum, decay):
+    """ms = 0.9 ms + 0.1 g^2, from 1 on; change = momentum * change + lr g / sqrt(ms + eps)."""
+    optimiser = RmsProp(lr=0.1, decay=0.9, eps=1.0, momentum=momentum, weight_decay=decay)
+    replica = a_replica(optimiser, torch.float64)
+    weights = replica.vector[:SIZE].clone()
+    squares, change = torch.ones_like(weights), torch.zeros_like(weights)
+    for seed in range(5):
+        gradient = a_gradient(seed, torch.float64)
+        replica.step(gradient)
+        penalised = gradient[:SIZE] + decay * weights
+        squares = 0.9 * squares + 0.1 * penalised**2
+        change = momentum * change + 0.1 * penalised / torch.sqrt(squares + 1.0)
+        weights = weights - change
+    torch.testing.assert_close(replica.vector[:SIZE], weights, rtol=1e-12, atol=1e-12)
+
+
+def test_rmsprop_in_chunks_has_the_same_bits(monkeypatch):
+    ends = []
+    for chunk in (64, 2**18):
+        monkeypatch.setattr(part, "CHUNK", chunk)
+        replica = a_replica(RmsProp(momentum=0.9))
+        for seed in range(3):
+            replica.step(a_gradient(seed))
+        ends.append(replica.vector.clone())
+    assert torch.equal(*ends)
+
+
+def test_the_first_step_of_rmsprop_is_small_where_torchs_is_large():
+    """Because mean squares begin at 1 and eps is 1: lr g / sqrt(0.9 + 0.1 g^2 + 1)."""
+    replica = a_replica(RmsProp())
+    before, gradient = replica.vector[:SIZE].clone(), a_gradient(0)
+    replica.step(gradient)
+    steps = before - replica.vector[:SIZE]
+    expected = 0.1 * gradient[:SIZE] / torch.sqrt(1.9 + 0.1 * gradient[:SIZE] ** 2)
+    torch.testing.assert_close(steps, expected, rtol=1e-4, atol=1e-6)

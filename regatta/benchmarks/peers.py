@@ -82,30 +82,31 @@ class BareLoop:
     def _meet(self) -> None: ...
 
 
-class ManyVersions(BareLoop):
-    """What no simulation of asynchronous workers can do without: a version of the weights each.
+class ManyGradients(BareLoop):
+    """What no simulation of asynchronous workers can do without: a gradient in waiting for each.
 
-    A gradient is computed from the oldest version, a step makes the newest from the last.
+    A step takes the oldest; the next is computed from the weights after it.
     """
 
     def __init__(self, place: Place, workers: int) -> None:
         super().__init__(place)
-        self._versions = deque(place.task.model() for _ in range(workers))
+        self._parameters = list(self._model.parameters())
+        self._waiting = deque(
+            [torch.zeros_like(p) for p in self._parameters] for _ in range(workers)
+        )
         self._lr = place.optimiser.lr
 
     def run(self, steps: int) -> None:
-        data, versions = self._place.data, self._versions
+        data, order = self._place.data, self._place.order
         for _ in range(steps):
-            batch = data.batch(self._place.order.indices(self._place.rank, self._turn))
-            self._turn += 1
-            oldest, newest = versions[0], versions[-1]
-            data.loss(oldest, batch).backward()
+            oldest = self._waiting.popleft()
             with torch.no_grad():
-                for old, new in zip(newest.parameters(), oldest.parameters(), strict=True):
-                    assert new.grad is not None
-                    torch.add(old, new.grad, alpha=-self._lr, out=new)
-                    new.grad = None  # at once: the next may have the memory
-            versions.rotate(-1)
+                for parameter, gradient in zip(self._parameters, oldest, strict=True):
+                    parameter.sub_(gradient, alpha=self._lr)
+            del oldest, gradient  # at once: the next may have the memory
+            loss = data.loss(self._model, data.batch(order.indices(self._place.rank, self._turn)))
+            self._turn += 1
+            self._waiting.append(list(torch.autograd.grad(loss, self._parameters)))
 
 
 class Ddp(BareLoop):

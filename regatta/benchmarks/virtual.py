@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regatta.benchmarks import Case, Result, abba, pin
-from regatta.benchmarks.peers import BareLoop, ManyVersions, Place
+from regatta.benchmarks.peers import BareLoop, ManyGradients, Place
 from regatta.benchmarks.turns import Turns
 from regatta.benchmarks.world import Network, measured_run, order_of, prepare_rank
 from regatta.cluster import Cluster
@@ -36,7 +36,7 @@ def virtual(pairs: int) -> Result:
     torch.set_num_threads(1)
     pin(0)
     cases = [_turns(network, workers, pairs) for network in _NETWORKS for workers in _WORKERS]
-    cases += [_many_versions(network, max(_WORKERS), pairs) for network in _NETWORKS]
+    cases += [_many_gradients(network, max(_WORKERS), pairs) for network in _NETWORKS]
     versus = "virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
     return Result("virtual", versus, [*cases, _operations(pairs)])
 
@@ -47,10 +47,10 @@ def _turns(network: Network, workers: int, pairs: int) -> Case:
     return _case(f"{network.name}, {workers} workers", network, told, _BAR)
 
 
-def _many_versions(network: Network, workers: int, pairs: int) -> Case:
-    """The limit: what it costs that workers have weights of their own, which no cache holds all."""
+def _many_gradients(network: Network, workers: int, pairs: int) -> Case:
+    """The limit: what it costs that every worker's gradient waits, and no cache holds them all."""
     told = [launch(1, _many_in_a_fresh_start, (network, workers))[0] for _ in range(pairs)]
-    return _case(f"{network.name}, limit of {workers} versions", network, told, None)
+    return _case(f"{network.name}, limit of {workers} gradients", network, told, None)
 
 
 def _case(
@@ -93,7 +93,7 @@ def _many_in_a_fresh_start(
     run = measured_run("single", network, workers=1)
     data = run.task.open()
     place = Place(run.task, data, order_of(network, data, workers=1), rank=0)
-    loops = {"A": ManyVersions(place, workers), "B": BareLoop(place)}
+    loops = {"A": ManyGradients(place, workers), "B": BareLoop(place)}
     loops["A"].run(2 * workers)
     loops["B"].run(network.steps)
     seconds: dict[str, list[float]] = {"A": [], "B": []}

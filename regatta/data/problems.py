@@ -33,7 +33,13 @@ REMEDIES = {
     "no times": "import alignments with the corpus (--align)",
     "broken alignment": "mend the alignment; the utterance is used without it",
     "alignment without utterance": "there is no such utterance here",
+    "unreadable image": "convert it to JPEG or PNG",
+    "truncated image": "copy the file again from its source",
+    "huge image": "make it smaller",
+    "unknown class": "training has no such class: rename the folder, or leave it out",
     # Used all the same:
+    "unusual colours": "they become 8 bits a channel; what is transparent lies on white",
+    "class without images": "put some into its folder, or remove it",
     "other rate": "it is resampled",
     "several channels": "their mean is taken; a manifest can name a channel",
     "other duration": "the audio itself is believed",
@@ -56,8 +62,8 @@ class Problem:
         return f"{self.where}: {self.kind}" + (f" ({self.detail})" if self.detail else "")
 
 
-class BadUtterance(Exception):
-    """One that cannot be used."""
+class Unusable(Exception):
+    """What cannot be learnt from."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -65,6 +71,12 @@ class BadUtterance(Exception):
 
     def of(self, where: str) -> Problem:
         return Problem(self.kind, where, self.detail)
+
+
+class BadUtterance(Unusable): ...
+
+
+class BadImage(Unusable): ...
 
 
 class Problems:

@@ -286,7 +286,13 @@ def _float_buffers(model: nn.Module, dtype: torch.dtype) -> list[Buffer]:
     """Every buffer of the parameters' type; others (counters) stay local to their replica."""
     buffers: list[Buffer] = []
     for module in model.modules():
-        normalises = isinstance(module, _NormBase) and module.track_running_stats
+        if getattr(module, "statistics_are_local", False):
+            continue
+        normalises = (
+            isinstance(module, _NormBase)
+            and module.track_running_stats
+            and not getattr(module, "statistics_are_frozen", False)
+        )
         momentum = leave_bare_observations(module) if isinstance(module, _NormBase) else 1.0
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.dtype == dtype:
@@ -317,6 +323,12 @@ def num_vector_bytes(model: nn.Module) -> int:
     if not trained:
         raise ValueError(NOTHING_TO_LEARN)
     dtype = trained[0].dtype
-    buffers = [b for b in model.buffers() if b.dtype == dtype]
+    buffers = [
+        buffer
+        for module in model.modules()
+        if not getattr(module, "statistics_are_local", False)
+        for buffer in module.buffers(recurse=False)
+        if buffer.dtype == dtype
+    ]
     rooms = _rooms([p.numel() for p in trained])
     return dtype.itemsize * (1 + sum(rooms) + sum(b.numel() for b in buffers))

@@ -153,6 +153,49 @@ class AdaDelta:
         weights.add_(delta, alpha=-self.lr * rate)
 
 
+@dataclass(frozen=True)
+class RmsProp:
+    """RMSProp as TensorFlow has it: `eps` stands inside the root, and mean squares begin at 1."""
+
+    name: ClassVar[str] = "rmsprop"
+    counts_steps: ClassVar[bool] = False
+    lr: float = 0.1
+    decay: float = 0.9  # of the mean square
+    eps: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "lr", "decay", "eps", "momentum", "weight_decay")
+        if self.decay >= 1:
+            raise ValueError(f"rmsprop: decay must be below 1, not {self.decay}")
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        beyond = ("momentum_buffer",) if self.momentum else ()
+        return ("square_avg_less_1", *beyond)  # whatever is remembered begins at 0
+
+    def update(
+        self, weights: Tensor, gradient: Tensor, memory: Sequence[Tensor], step: float, rate: float
+    ) -> None:
+        squares, *buffers = memory
+        if self.weight_decay:
+            gradient = gradient.add(weights, alpha=self.weight_decay)
+        new = 1 - self.decay
+        squares.mul_(self.decay).addcmul_(gradient, gradient, value=new).sub_(new)
+        change = gradient / squares.add(1 + self.eps).sqrt_()
+        if buffers:
+            # The rate is part of what is remembered: a change of it counts from then on.
+            buffers[0].mul_(self.momentum).add_(change, alpha=self.lr * rate)
+            weights.sub_(buffers[0])
+        else:
+            weights.add_(change, alpha=-self.lr * rate)
+
+
 def _not_negative(optimiser: Any, *names: str) -> None:
     for name in names:
         value = getattr(optimiser, name)
@@ -161,5 +204,5 @@ def _not_negative(optimiser: Any, *names: str) -> None:
 
 
 def registry() -> dict[str, type[Optimiser]]:
-    kinds: tuple[type[Optimiser], ...] = (Sgd, Adam, AdaDelta)
+    kinds: tuple[type[Optimiser], ...] = (Sgd, Adam, AdaDelta, RmsProp)
     return {kind.name: kind for kind in kinds}

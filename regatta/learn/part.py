@@ -177,7 +177,8 @@ class Part:
         rate: float,
     ) -> None:
         """Weights and memory at `start` step to `end`, which may be the same; `mean` is lent."""
-        optimiser, old, new = self._optimiser, start[0][here], end[0][here]
+        optimiser, old = self._optimiser, start[0][here]
+        new = old if end[0] is start[0] else end[0][here]
         if optimiser.is_plain:  # one pass: no mean need be written down
             torch.add(old, total, alpha=-(optimiser.lr * rate / of), out=new)
             return

@@ -24,6 +24,8 @@ SHIPPED: dict[str, Callable[[], Run]] = {
         shipped.frames_paper,
         shipped.speech,
         shipped.speech_paper,
+        shipped.images,
+        shipped.images_paper,
     )
 }
 

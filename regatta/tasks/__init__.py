@@ -32,7 +32,8 @@ class Data(Protocol):
     and what the rows of that layer stand for, `symbols: Sequence[str]`: a run that begins with the
     weights of another leaves it fresh, or takes over the rows of symbols that both know. Data may
     deal out batches of their own making (`deal`, see `regatta.data.order`), tell how long a batch
-    lasts (`audio_seconds`), let the model write a sentence now and then (`sentence(model, index)`:
+    lasts (`audio_seconds`), begin with the next batch beside training when they are told of it
+    (`expect`, as `batch`), let the model write a sentence now and then (`sentence(model, index)`:
     what is right and what the model says), and describe what somebody needs who uses the model
     without them (`description`).
     """
@@ -47,6 +48,8 @@ class Data(Protocol):
 
 
 class Task(Protocol):
+    """One may also refuse who holds the answer in the end (`check_answer(strategy, answer)`)."""
+
     name: ClassVar[str]
     metric: ClassVar[Metric]
 
@@ -60,9 +63,10 @@ def device_of(model: nn.Module) -> torch.device:
 
 def registry() -> dict[str, type[Task]]:
     from regatta.tasks.frames import Frames
+    from regatta.tasks.images import Images
     from regatta.tasks.sequences import Sequences
     from regatta.tasks.speech import Speech
     from regatta.tasks.teacher import Teacher
     from regatta.tasks.vectors import Vectors
 
-    return {task.name: task for task in (Teacher, Vectors, Sequences, Frames, Speech)}
+    return {task.name: task for task in (Teacher, Vectors, Sequences, Frames, Speech, Images)}
