@@ -7,7 +7,6 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +77,5 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 def _content(path: Path) -> bytes:
     if path.suffix != ".gz":
         return path.read_bytes()
-    with gzip.open(path) as file:
-        content: Any = file.read(_MOST)
-        return bytes(content)
+    with gzip.GzipFile(path) as file:
+        return file.read(_MOST)
