@@ -104,6 +104,10 @@ class Unwritten(ABC):
         on. No piece lies on both sides of element `head`.
         """
 
+    def added_to(self, vector: torch.Tensor, factor: float) -> torch.Tensor | None:
+        """Add its parameters to a vector's, in place and all at once, if it can; then its tail."""
+        return None
+
 
 EMPTY: Final = torch.empty(0)  # the payload of a message that is all header
 

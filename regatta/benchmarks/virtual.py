@@ -77,7 +77,7 @@ def _in_a_fresh_start(
     around = Surroundings("virtual", data, log=lambda event: None)
     ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
     bare = BareLoop(Place(run.task, data, order_of(network, data, workers=1), rank=0))
-    turns = Turns(bare, network.steps, network.repeats, warm_up=2 * workers)
+    turns = Turns(bare, network.steps, network.repeats, warm_up=workers + workers // 4)
     for rank in ranks:
         rank.stream.limit = 1 << 60
         rank.replica.stream = _Watched(rank.stream, turns)
@@ -94,7 +94,7 @@ def _many_in_a_fresh_start(
     data = run.task.open()
     place = Place(run.task, data, order_of(network, data, workers=1), rank=0)
     loops = {"A": ManyGradients(place, workers), "B": BareLoop(place)}
-    loops["A"].run(2 * workers)
+    loops["A"].run(workers + workers // 4)
     loops["B"].run(network.steps)
     seconds: dict[str, list[float]] = {"A": [], "B": []}
     for side in abba(network.repeats):

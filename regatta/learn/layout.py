@@ -225,6 +225,12 @@ class Layout(Span):
         """A parameter's place in a vector, in the parameter's shape."""
         return vector.as_strided(*self._places[number])
 
+    def parameters_in(self, vector: Tensor) -> Sequence[Tensor]:
+        """The parameters' places in a vector: the model's own, if it points there."""
+        if self.points_to(vector):
+            return self.parameters
+        return [vector.as_strided(*where) for where in self._places]
+
     def point(self, vector: Tensor) -> None:
         """Make the model's parameters views into this vector."""
         for parameter, where in zip(self.parameters, self._places, strict=True):

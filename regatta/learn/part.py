@@ -112,7 +112,8 @@ class Part:
             self._handed_out = self._memory_handed_out = True
             self._shares = self._is_guest = False
         if unwritten is not None:
-            self._advance_in_pieces(unwritten, of, rate)
+            if not self._has_advanced_at_once(unwritten, of, rate):
+                self._advance_in_pieces(unwritten, of, rate)
             return
         old, self._vector = self._vector, self._next_vector()
         self._optimise(old, total, of, rate)
@@ -127,6 +128,17 @@ class Part:
     def _is_held(self) -> bool:
         """By somebody else, who counts on the weights as they are."""
         return self._handed_out or (self._on_loan and self._num_holders() > 1)
+
+    def _has_advanced_at_once(self, total: Unwritten, of: int, rate: float) -> bool:
+        """A plain step in place is one call for all parameters, unless ranks share the sum."""
+        if self._is_held or not self._optimiser.is_plain:
+            return False
+        tail = total.added_to(self._vector, -(self._optimiser.lr * rate / of))
+        if tail is None:
+            return False
+        self.span.fold(self._vector, self._vector, tail, of, share=of / (self.version + of))
+        self._on_loan = False
+        return True
 
     def _advance_in_pieces(self, total: Unwritten, of: int, rate: float) -> None:
         """Ranks that step alike from the same weights share them, and each steps a stripe."""

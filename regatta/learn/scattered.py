@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from regatta.comm import Unwritten, Vector
@@ -41,6 +42,13 @@ class Scattered(Unwritten):
             work(piece, here, end)
         work(self._tail, slice(head, self._layout.numel), end)
         return end
+
+    def added_to(self, vector: Tensor, factor: float) -> Tensor:
+        places = self._layout.parameters_in(vector)
+        pairs = [pair for pair in zip(places, self._gradients, strict=True) if pair[1] is not None]
+        with torch.no_grad():
+            torch._foreach_add_(*zip(*pairs, strict=True), alpha=factor)
+        return self._tail
 
 
 class Turns:
