@@ -19,6 +19,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,7 +27,9 @@ from torch import Tensor
 FORMAT = "regatta checkpoint"
 VERSION = 1
 BEST, ANSWER = "best.safetensors", "answer.safetensors"
+OF_TORCH = (".pt", ".pth")  # files that `torch.save` wrote
 _PART = ".part"
+_WRAPPED = "module."
 _REMEDY = "delete that checkpoint's folder to resume from the one before"
 
 
@@ -71,6 +74,8 @@ def copy_answer(source: Path, path: Path) -> None:
 
 def load_answer(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A model by its own names, and what its file says of it."""
+    if path.suffix in OF_TORCH:
+        return _state_dict(path), {}
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -82,6 +87,28 @@ def load_answer(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "name another"
         ) from None
     return tensors, about if isinstance(about, dict) else {}
+
+
+def _state_dict(path: Path) -> dict[str, Tensor]:
+    """What `torch.save` wrote of a model, alone or among other things; nothing is executed."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, whatever is wrong with the file
+        reason = str(error).strip().split("\n")[0]
+        raise BadCheckpoint(
+            f"{path} is no state dict that can be read ({reason}): save the model's state_dict(), "
+            "not the model, with torch.save or safetensors.torch.save_file"
+        ) from None
+    for name in ("state_dict", "model"):  # where training scripts keep it
+        if isinstance(found, dict) and isinstance(found.get(name), dict):
+            found = found[name]
+    named = found.items() if isinstance(found, dict) else ()
+    tensors = {str(name): tensor for name, tensor in named if isinstance(tensor, Tensor)}
+    if not tensors:
+        raise BadCheckpoint(f"{path} holds no tensors by name: save the model's state_dict()")
+    # DataParallel and DistributedDataParallel put this before every name.
+    wrapped = all(name.startswith(_WRAPPED) for name in tensors)
+    return {name.removeprefix(_WRAPPED) if wrapped else name: t for name, t in tensors.items()}
 
 
 def publish(checkpoints: Path, segment: int, ranks: int, run_digest: str, keep: int) -> Path:

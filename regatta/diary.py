@@ -61,6 +61,7 @@ class Diary:
                 spec=spec_of(run.strategy),
                 lr=run.optimiser.lr,
                 hosts=hosts,
+                worker_hosts=len(set(rank.around.hosts[: run.workers])) or 1,
                 price_per_hour=price * hosts if price else None,
                 train_samples=rank.around.data.train_samples,
                 eval_samples=getattr(rank.around.data, "eval_samples", None),

@@ -38,6 +38,7 @@ class Started:
     spec: str = ""  # the strategy with its options, as a person writes it
     lr: float | None = None
     hosts: int = 1
+    worker_hosts: int = 1  # those of them that have workers
     price_per_hour: float | None = None  # of all hosts
     train_samples: int = 0  # an epoch
     eval_samples: int | None = None  # None: the data do not say

@@ -23,7 +23,7 @@ from regatta.folders import make_folder
 from regatta.learn.takeover import Head, Weights, take_over
 from regatta.tasks import Data
 
-FILE = "start.safetensors"  # in the folder of a run, and of a race for all its runs
+FILE = "start.safetensors"  # in the folder of a run, and of a race for all its runs; or .pt, .pth
 _RACE, _RUN = "race.json", "run.json"  # what their folders hold
 
 
@@ -59,10 +59,10 @@ def file_of(path: Path) -> Path:
     if path.is_dir():
         return _model_of_run(path)
     if not path.exists():
-        raise ValueError(f"{path} does not exist: name the folder of a run or a .safetensors file")
-    if path.suffix != ".safetensors":
+        raise ValueError(f"{path} does not exist: name the folder of a run or a file of weights")
+    if path.suffix not in (".safetensors", *checkpoint.OF_TORCH):
         raise ValueError(
-            f"{path} is no .safetensors file: name the folder of a run, or save the "
+            f"{path} is no .safetensors, .pt or .pth file: name the folder of a run, or save the "
             "model's state_dict with safetensors.torch.save_file"
         )
     return path
@@ -104,7 +104,13 @@ def place(run: Run, folder: Path | None) -> Path | None:
     """Where to read the weights to begin with: the folder's copy; None if they are drawn."""
     if not run.start.run:
         return None
-    return Path(run.start.run) if folder is None else folder / FILE
+    return Path(run.start.run) if folder is None else _copy(run.start, folder)
+
+
+def _copy(start: Start, folder: Path) -> Path:
+    """Its name tells of which kind it is."""
+    suffix = Path(start.run).suffix
+    return (folder / FILE).with_suffix(suffix) if suffix in checkpoint.OF_TORCH else folder / FILE
 
 
 def keep(run: Run, folder: Path) -> None:
@@ -116,25 +122,25 @@ def keep(run: Run, folder: Path) -> None:
     if hashlib.sha256(content).hexdigest() != run.start.sha256:
         raise ValueError(f"{source} has changed while this run began: start it again")
     make_folder(folder)
-    aside.write_aside(folder / FILE, content)
+    aside.write_aside(_copy(run.start, folder), content)
 
 
 def hand_down(run: Run, race: Path, home: Path) -> Run:
     """Let a run of a race have the race's copy: one file under two names where that can be."""
     if not run.start.run:
         return run
-    copy = race / FILE
+    copy, own = (_copy(run.start, folder) for folder in (race, home))
     digest = run.start.sha256 or checkpoint.sha256_of(copy)
     make_folder(home)
     try:
-        os.link(copy, home / FILE)
+        os.link(copy, own)
     except OSError:
-        aside.write_aside(home / FILE, copy.read_bytes())
+        aside.write_aside(own, copy.read_bytes())
     return replace(run, start=replace(run.start, sha256=digest))
 
 
 def _is_kept(start: Start, folder: Path) -> bool:
-    copy = folder / FILE
+    copy = _copy(start, folder)
     return copy.is_file() and checkpoint.sha256_of(copy) == start.sha256
 
 

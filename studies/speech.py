@@ -2,7 +2,8 @@
 
     python studies/speech.py [--out studies/out] [--digits DATA] [--only NAME ...]
 
-    synth      trains on synthetic speech, two workers, at most 15 minutes of training
+    synth      trains on synthetic speech, two workers, at most 15 minutes of training; chooses the
+               weights of the language model on speech of other voices and other sentences
     digits     trains on strings of recorded digits (DATA holds `spoken-digits` and `fsdd`, see
                digits.py), evaluates unseen speakers, and the model of `synth` on them
     processes  times to levels of four strategies with two real workers
@@ -18,7 +19,16 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+
+from regatta.data.corpora import Reading
+from regatta.evaluating import Answer
+from regatta.recognise.evaluating import Outputs, entries, texts_for
+from regatta.recognise.spoken import described, utterances
+from regatta.recognise.trained import Trained
+from regatta.tasks.speech import Speech
 
 HERE = Path(__file__).parent
 MACHINES = [str(HERE / "clusters" / f"{name}.toml") for name in ("sys1", "sys2", "sys10")]
@@ -27,6 +37,8 @@ WORDS = [
     "--set", "decoding.decoder=words", "--set", "decoding.mode=ngrams",
     "--set", "decoding.alpha=1.2", "--set", "decoding.beta=3",
 ]  # fmt: skip
+EPOCHS = 20
+ALPHAS, BETAS = (1.2, 1.6, 2.0, 2.5), (3.0, 4.0, 5.0)
 SMALLER = ["--set", "minutes=20", "--set", "dev_minutes=4", "--set", "stop.epochs=24", *WORDS]
 
 
@@ -44,9 +56,29 @@ def once(made: Path, *arguments: str | Path) -> None:
 def synth(out: Path) -> None:
     once(
         out / "synth", "train", "speech", "-s", "all-reduce", "-n", "2", "--set", "minutes=180",
-        "--set", "stop.epochs=100", "--set", "stop.seconds=880", *WORDS,
+        "--set", f"stop.epochs={EPOCHS}", "--set", "schedule=hold", *WORDS,
     )  # fmt: skip
-    regatta("evaluate", out / "synth", "--beam-widths", "16,64,256,1024")
+    once(out / "others", "data", "synth", "--hours", "1", "--seed", "11")
+    alpha, beta = chosen_weights(out / "synth", out / "others")
+    weights = ["--alpha", str(alpha), "--beta", str(beta)]
+    regatta("evaluate", out / "synth", "--beam-widths", "16,64,256,1024", *weights)
+
+
+def chosen_weights(run: Path, corpus: Path) -> tuple[float, float]:
+    """Alpha and beta with the fewest word errors on a corpus that nothing else is made of."""
+    trained, task = Trained.open(run), Answer.open(run).task
+    assert isinstance(task, Speech)
+    texts = texts_for(task.decoding, task, trained.words)
+    with described(corpus, trained.features, Reading(split="test"), jobs=2) as index:
+        given = utterances(index, trained, task.max_seconds, corpus)
+        outputs = Outputs.of(trained.model, given, given.numbers)
+    found = {}
+    for alpha, beta in product(ALPHAS, BETAS):
+        decoding = replace(task.decoding, alpha=alpha, beta=beta, jobs=2)
+        (entry,) = entries(decoding, [], trained.alphabet, texts)
+        found[alpha, beta] = outputs.scored(entry).comparison.rates.wer
+        print(f"alpha {alpha:g}, beta {beta:g}: WER {100 * found[alpha, beta]:.2f} %", flush=True)
+    return min(found, key=lambda weights: found[weights])
 
 
 def digits(out: Path, data: Path) -> None:

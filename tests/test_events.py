@@ -102,7 +102,8 @@ def test_there_is_one_of_each():
 # Fields may be added within a version; a change or removal is a new version.
 SCHEMA = {
     "started": "rank time version world strategy workers ranks minibatch seed metric "
-    "higher_is_better target vector_bytes last spec lr hosts price_per_hour train_samples "
+    "higher_is_better target vector_bytes last spec lr hosts worker_hosts price_per_hour "
+    "train_samples "
     "eval_samples start",
     "progress": "rank time turns samples loss computing waiting messages bytes",
     "evaluated": "rank time training samples epoch seconds results",

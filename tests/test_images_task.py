@@ -16,6 +16,7 @@ from regatta.config import Run, Stop, component
 from regatta.data.images.augment import Augmentation
 from regatta.data.images.source import Shape
 from regatta.data.order import Order
+from regatta.data.seeds import mixed_seed
 from regatta.engine import Rank, Surroundings
 from regatta.learn.layout import Layout, num_vector_bytes
 from regatta.learn.optimisers import Sgd
@@ -265,6 +266,23 @@ def test_the_recipe_learns_digits():
     model.load_state_dict(simulated_answer(run))
     with torch.no_grad():
         assert data.evaluate(model.eval())["accuracy"] > 0.9
+
+
+def test_a_step_of_resnet_50_on_two_workers_is_one_on_the_joint_batch(tmp_path):
+    """With statistics that do not depend on who is in a batch. A step is all that is learnt."""
+    pictures(tmp_path, each=4)
+    task = Images(str(tmp_path), shape=Shape(40), crop=32, network=Network("resnet-50"),
+                  statistics="frozen", augmentation=Augmentation(flip=True))  # fmt: skip
+    alone = Run(task=task, optimiser=Sgd(lr=1e-4), minibatch=8, stop=Stop(epochs=1))
+    both = replace(alone, strategy=component("strategy", "all-reduce"), workers=2, minibatch=4)
+    torch.manual_seed(mixed_seed(alone.seed))
+    first = dict(task.model().named_parameters())
+    one, two = map(simulated_answer, (alone, both))
+    for name, weights in first.items():
+        step = one[name] - weights.detach()
+        error = (two[name] - one[name]).norm()
+        assert error <= 1e-3 * step.norm() + 1e-9, name
+    assert any((one[name] != weights).any() for name, weights in first.items())
 
 
 def test_the_papers_recipe_is_the_papers():

@@ -49,6 +49,16 @@ def run(race, folder):
     return of_race(folder)
 
 
+def test_a_strategy_may_have_workers_of_its_own():
+    lanes = lanes_of(load("teacher"), ["single", "ring", "all-reduce@4"], [2, 3])
+    assert [(lane.spec, lane.workers) for lane in lanes] == [
+        ("single", 1), ("ring", 2), ("ring", 3), ("all-reduce", 4),
+    ]  # fmt: skip
+    for text in ("ring@", "ring@0", "ring@two"):
+        with pytest.raises(ValueError, match=f"{text}: after @ stands a number of workers"):
+            lanes_of(load("teacher"), [text], [2])
+
+
 def test_every_lane_runs_with_every_seed(tmp_path):
     outcome = run(a_race(), tmp_path / "race")
     assert {(s.lane.spec, seed) for s in outcome.standings for seed in s.times} == {

@@ -18,7 +18,7 @@ from regatta.config import Run, Stop
 from regatta.data.order import Order, mixed_seed
 from regatta.fingerprint import weights_digest
 from regatta.learn.optimisers import Adam, Sgd
-from regatta.learn.schedules import Decay, Fixed, Halving, Kaldi, Moment, Scaling
+from regatta.learn.schedules import Decay, Fixed, Halving, Hold, Kaldi, Moment, Scaling
 from regatta.pace import Pace
 from regatta.strategies.averaging import Averaging
 
@@ -47,6 +47,12 @@ def test_kaldi_ends_at_its_final_rate_and_stays_there():
     assert Kaldi(final=0.1).rate(moment(0)) == 1.0
     assert Kaldi(final=0.1).rate(moment(5)) == pytest.approx(math.sqrt(0.1))
     assert Kaldi(final=0.1).rate(moment(10)) == Kaldi(final=0.1).rate(moment(15)) == 0.1
+
+
+def test_hold_stays_then_falls_in_a_straight_line():
+    hold = Hold(until=0.6, final=0.2)
+    rates = [hold.rate(moment(epochs)) for epochs in (0, 3, 6, 7, 8, 10, 15)]
+    assert rates == pytest.approx([1, 1, 1, 0.8, 0.6, 0.2, 0.2])
 
 
 def test_scaling_follows_workers_or_samples():
@@ -109,6 +115,8 @@ def test_halving_by_scores_where_more_is_better():
         ("schedule=decay:by=-1", "decay: by must be from 0 to less than 1"),
         ("schedule=decay:form=linear", "decay: form must be inverse or exponential"),
         ("schedule=kaldi:final=0", "kaldi: final must be more than 0"),
+        ("schedule=hold:until=1", "hold: until must be from 0 to less than 1"),
+        ("schedule=hold:final=-1", "hold: final must be 0 or more"),
         ("schedule=halves", "did you mean halving"),
         ("schedule.theta=1", "theta"),
         ("scaling.by=worker", "scaling.by must be none, workers or samples"),

@@ -212,6 +212,13 @@ def test_teams_are_data():
     assert ParameterServer().groups(5, [0] * 5) == {}
 
 
+def test_hosts_with_several_workers_are_teams_unless_told_otherwise():
+    hosts = [0, 0, 0, 1, 1]
+    assert ParameterServer().groups(5, hosts) == ParameterServer(mode="mixed").groups(5, hosts)
+    assert ParameterServer(mode="async").groups(5, hosts) == {}
+    assert ParameterServer().groups(5, range(5)) == {}, "a worker alone is no team"
+
+
 def test_a_team_pushes_one_mean():
     """Teams of two with gradients 2 and 6: the server sees two steps of 4, not four."""
     crew = Crew(ParameterServer(mode="mixed", group="2"), 4).play([[2.0], [6.0], [2.0], [6.0]])
@@ -226,7 +233,9 @@ def test_mixed_with_one_team_a_host_moves_fewer_bytes_between_hosts():
     def seconds(strategy):
         return max(rank.time for rank in timed(strategy, 8, 10, cluster, 40_000))
 
-    assert seconds(ParameterServer(mode="mixed")) < 0.5 * seconds(ParameterServer())
+    mixed = seconds(ParameterServer(mode="mixed"))
+    assert mixed < 0.5 * seconds(ParameterServer(mode="async"))
+    assert mixed == seconds(ParameterServer()), "the default, where hosts have several workers"
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -235,11 +244,11 @@ def test_mixed_with_one_team_a_host_moves_fewer_bytes_between_hosts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "both"}, "mode must be sync or async or mixed, not both"),
+        ({"mode": "both"}, "mode must be auto or sync or async or mixed, not both"),
         ({"placement": "cloud"}, "placement must be dedicated or colocated"),
         ({"damp": "yes"}, "damp must be none or staleness"),
         ({"servers": 0}, "servers must be 1 or more"),
-        ({"backup": 1}, "backup is for mode=sync, not mode=async"),
+        ({"backup": 1}, "backup is for mode=sync, not mode=auto"),
         ({"mode": "sync", "max_staleness": 9}, "no gradient is stale"),
         ({"mode": "mixed", "group": "rack"}, "group must be host or a number of workers"),
     ],

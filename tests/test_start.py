@@ -275,11 +275,13 @@ def test_what_has_no_weights_is_refused(source, tmp_path):
     home = tmp_path / "race" / "runs" / "single-1w-8m" / "seed-0"
     shutil.copytree(source, home)
     (tmp_path / "model.pt").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    shutil.copy(best(source), tmp_path / "model.bin")
     (tmp_path / "empty").mkdir()
     cases = {
         "timing": "was simulated for its timing only and has no weights: simulate it again",
         "race": f"is a race: name one of its runs, for instance {home}",
-        "model.pt": "model.pt is no .safetensors file",
+        "model.pt": "model.pt is no state dict that can be read",
+        "model.bin": "model.bin is no .safetensors, .pt or .pth file",
         "empty": "holds no run",
         "nowhere": "nowhere does not exist: name",
     }
@@ -287,6 +289,31 @@ def test_what_has_no_weights_is_refused(source, tmp_path):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             start.pinned(spelling(source=tmp_path / name))
         assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["plain", "among others", "wrapped"])
+def test_a_state_dict_of_torch_is_as_good_as_one_of_safetensors(source, tmp_path, kind):
+    weights = load_file(best(source))
+    saved = {
+        "plain": weights,
+        "among others": {"epoch": 3, "state_dict": weights, "optimizer": {"lr": 0.1}},
+        "wrapped": {f"module.{name}": tensor for name, tensor in weights.items()},
+    }[kind]
+    torch.save(saved, tmp_path / "model.pth")
+    folder = simulated(tmp_path / "run", UNTRAINED, tmp_path / "model.pth")
+    assert (folder / "start.pth").read_bytes() == (tmp_path / "model.pth").read_bytes()
+    (tmp_path / "model.pth").unlink()
+    assert runs.replay(folder).identical
+    save_file(weights, tmp_path / "kept.safetensors")
+    of_tensors = simulated(tmp_path / "other", UNTRAINED, tmp_path / "kept.safetensors")
+    ours, theirs = load_file(best(folder)), load_file(best(of_tensors))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_file_of_torch_without_tensors_is_refused(tmp_path):
+    torch.save({"epoch": 3}, tmp_path / "model.pt")
+    with pytest.raises(BadCheckpoint, match="holds no tensors by name"):
+        start.pinned(spelling(source=tmp_path / "model.pt"))
 
 
 def test_a_head_of_another_word_is_refused():

@@ -148,6 +148,7 @@ def _show(folder: Path, as_json: bool) -> None:
     from regatta.report.combinations import combinations, families
     from regatta.report.files import write_html
     from regatta.report.forms import as_json as all_as_json
+    from regatta.report.nodes import accuracies, throughputs
     from regatta.report.tta import tta_beyond_target
 
     outcome = of_race(folder)
@@ -155,11 +156,11 @@ def _show(folder: Path, as_json: bool) -> None:
     if as_json:
         print(all_as_json(outcome))
         return
-    extra = combinations(outcome), families(outcome), tta_beyond_target(outcome)
-    tables = [made for made in extra if made is not None]
-    for table in (race_table(outcome), *map(shown, tables)):
+    kinds = combinations, families, throughputs, accuracies, tta_beyond_target
+    tables = [table for make in kinds if (table := make(outcome)) is not None]
+    for each in (race_table(outcome), *map(shown, tables)):
         out.print()
-        for_tables().print(table)
+        for_tables().print(each)
     say_what_was_not_read(outcome.complaints)
     out.print(verdict(outcome), style="bold", markup=False, soft_wrap=True)
     out.print(f"Report: {report}", markup=False, soft_wrap=True)

@@ -110,6 +110,30 @@ class Kaldi:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Stays for most of a run, then falls in a straight line to `final` at the planned end."""
+
+    name: ClassVar[str] = "hold"
+    follows_scores: ClassVar[bool] = False
+
+    until: float = 0.7  # the part of the planned epochs in which it stays
+    final: float = 0.02  # the last learning rate over the first
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.until < 1:
+            raise ValueError(f"hold: until must be from 0 to less than 1, not {self.until}")
+        if not 0 <= self.final < float("inf"):
+            raise ValueError(f"hold: final must be 0 or more, not {self.final}")
+
+    def rate(self, at: Moment) -> float:
+        done = min(1.0, at.epochs / at.planned)
+        return 1.0 + (self.final - 1.0) * max(0.0, done - self.until) / (1 - self.until)
+
+    def after(self, gain: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
 class Scaling:
     """The linear scaling rule: so many times the samples a step, so many times the rate."""
 
@@ -135,5 +159,5 @@ class Scaling:
 
 
 def registry() -> dict[str, type[Schedule]]:
-    kinds: tuple[type[Schedule], ...] = (Fixed, Halving, Decay, Kaldi)
+    kinds: tuple[type[Schedule], ...] = (Fixed, Halving, Decay, Kaldi, Hold)
     return {kind.name: kind for kind in kinds}

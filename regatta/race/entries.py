@@ -153,19 +153,29 @@ def lanes_of(
     clusters: Sequence[str] = (),
     combinations: Sequence[tuple[str, ...]] = ((),),
 ) -> tuple[Lane, ...]:
-    """Every combination that there is; `single` keeps its one worker."""
+    """Every combination that there is; `single` keeps its one worker, `ring@8` its eight."""
     places = [
         (world, c) for world in worlds for c in (clusters if world == VIRTUAL else ()) or ("",)
     ]
     made = [
-        Lane(spec, 1 if is_single(spec) else count, minibatch, world, cluster, settings)
-        for spec in specs
-        for count in workers
+        Lane(spec, count, minibatch, world, cluster, settings)
+        for spec, counts in (_with_workers(spec, workers) for spec in specs)
+        for count in counts
         for settings in combinations
         for minibatch in minibatches or (run.minibatch,)
         for world, cluster in places
     ]
     return tuple(dict.fromkeys(made))
+
+
+def _with_workers(text: str, workers: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """A strategy, and how many workers it is to have: its own number, if it has one."""
+    spec, at, own = text.partition("@")
+    if at and not (own.isdecimal() and int(own) > 0):
+        raise ValueError(f"--strategies {text}: after @ stands a number of workers")
+    if is_single(spec):
+        return spec, [1]
+    return spec, [int(own)] if at else workers
 
 
 def all_specs(run: Run, workers: Sequence[int]) -> list[str]:

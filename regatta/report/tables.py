@@ -21,6 +21,7 @@ from regatta.report.cells import (
     without_empty_columns,
 )  # fmt: skip
 from regatta.report.combinations import combinations, families
+from regatta.report.nodes import accuracies, throughputs
 from regatta.report.tta import tta_beyond_target
 from regatta.statistics import Comparison
 
@@ -30,6 +31,7 @@ _PARTS = (0.5, 0.8, 0.9, 1.0)  # of the way from the first evaluation to the tar
 def all_tables(outcome: Outcome) -> list[Table]:
     """Those that have something to say of this outcome."""
     made = [standings(outcome), combinations(outcome), families(outcome), levels(outcome)]
+    made += [throughputs(outcome), accuracies(outcome)]
     made += [tta_beyond_target(outcome), speed(outcome), accuracy(outcome)]
     made += [resources(outcome), cost(outcome), predictions(outcome), tuning(outcome)]
     return [table for table in made if table is not None and table.rows]

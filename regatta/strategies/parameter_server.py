@@ -18,6 +18,7 @@ from regatta.strategies.base import Answer, Exchange, Strategy
 from regatta.strategies.counter import Servers, one_way
 from regatta.strategies.team import HOST, Team, check_group, leaders, team_exchange, teams
 
+AUTO = "auto"
 _VERSION = attrgetter("version")
 
 
@@ -35,7 +36,7 @@ class ParameterServer(Strategy):
         "compress=top-k/0.3", "compress=power-sgd/1,mode=sync",
     )  # fmt: skip
 
-    mode: str = "async"  # sync, async, or mixed: teams sum, their leaders push asynchronously
+    mode: str = AUTO  # sync, async, mixed: teams sum, leaders push; auto: mixed across hosts
     servers: int = 1  # that hold a stripe of the model each
     placement: str = "dedicated"  # or colocated: a server shares a worker's host, card and time
     backup: int = 0  # sync: so many of the workers need not be waited for
@@ -64,7 +65,9 @@ class ParameterServer(Strategy):
         return "gradients and weights lose digits on the wire" if lossy else ""
 
     def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
-        return teams(self.group, workers, hosts) if self.mode == "mixed" else {}
+        if self.mode == "mixed" or (self.mode == AUTO and 1 < len(set(hosts)) < workers):
+            return teams(self.group, workers, hosts)
+        return {}
 
     def shares(self, workers: int) -> Sequence[int | None]:
         if self.placement == "dedicated":
@@ -198,7 +201,7 @@ class ParameterServer(Strategy):
             )
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, "sync", "async", "mixed")
+        _one_of("mode", self.mode, AUTO, "sync", "async", "mixed")
         _one_of("placement", self.placement, "dedicated", "colocated")
         _one_of("damp", self.damp, NONE, "staleness")
         check_group(self.name, self.group)
