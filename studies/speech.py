@@ -37,7 +37,7 @@ WORDS = [
     "--set", "decoding.decoder=words", "--set", "decoding.mode=ngrams",
     "--set", "decoding.alpha=1.2", "--set", "decoding.beta=3",
 ]  # fmt: skip
-EPOCHS = 20
+EPOCHS = 15
 ALPHAS, BETAS = (1.2, 1.6, 2.0, 2.5), (3.0, 4.0, 5.0)
 SMALLER = ["--set", "minutes=20", "--set", "dev_minutes=4", "--set", "stop.epochs=24", *WORDS]
 
@@ -56,7 +56,7 @@ def once(made: Path, *arguments: str | Path) -> None:
 def synth(out: Path) -> None:
     once(
         out / "synth", "train", "speech", "-s", "all-reduce", "-n", "2", "--set", "minutes=180",
-        "--set", f"stop.epochs={EPOCHS}", "--set", "schedule=hold", *WORDS,
+        "--set", f"stop.epochs={EPOCHS}", "--set", "schedule=hold:until=0.6", *WORDS,
     )  # fmt: skip
     once(out / "others", "data", "synth", "--hours", "1", "--seed", "11")
     alpha, beta = chosen_weights(out / "synth", out / "others")
