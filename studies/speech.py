@@ -3,7 +3,8 @@
     python studies/speech.py [--out studies/out] [--digits DATA] [--only NAME ...]
 
     synth      trains on synthetic speech, two workers, at most 15 minutes of training; chooses the
-               weights of the language model on speech of other voices and other sentences
+               weights of the language model on an hour of speech that is neither trained on nor
+               evaluated with
     digits     trains on strings of recorded digits (DATA holds `spoken-digits` and `fsdd`, see
                digits.py), evaluates unseen speakers, and the model of `synth` on them
     processes  times to levels of four strategies with two real workers
@@ -18,15 +19,17 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from regatta.data.corpora import Reading
+from regatta.decode.errors import ErrorRates
 from regatta.evaluating import Answer
-from regatta.recognise.evaluating import Outputs, entries, texts_for
-from regatta.recognise.spoken import described, utterances
+from regatta.recognise.evaluating import Outputs, Scored, entries, texts_for
+from regatta.recognise.spoken import described, own, utterances
 from regatta.recognise.trained import Trained
 from regatta.tasks.speech import Speech
 
@@ -42,7 +45,8 @@ ALPHAS, BETAS = (1.2, 1.6, 2.0, 2.5), (3.0, 4.0, 5.0)
 SMALLER = [  # a network that learns something in a minute, for races
     "--set", "minutes=20", "--set", "dev_minutes=4", "--set", "stop.epochs=16",
     "--set", "network.channels=160", "--set", "network.hidden=160", "--set", "network.layers=1",
-    "--set", "network.bidirectional=true", "--set", "optimiser.lr=0.003", "--minibatch", "4", *WORDS,
+    "--set", "network.bidirectional=true", "--set", "optimiser.lr=0.003", "--minibatch", "4",
+    "--set", "schedule=fixed", *WORDS,
 ]  # fmt: skip
 
 
@@ -66,23 +70,50 @@ def synth(out: Path) -> None:
     alpha, beta = chosen_weights(out / "synth", out / "others")
     weights = ["--alpha", str(alpha), "--beta", str(beta)]
     regatta("evaluate", out / "synth", "--beam-widths", "16,64,256,1024", *weights)
+    of_sentences(out / "synth", [(1.2, 3.0), (alpha, beta)])
 
 
-def chosen_weights(run: Path, corpus: Path) -> tuple[float, float]:
-    """Alpha and beta with the fewest word errors on a corpus that nothing else is made of."""
+def heard_by(run: Path, corpus: Path | None) -> Callable[..., Scored]:
+    """How a run's outputs for a corpus (none: its own) are read with other options."""
     trained, task = Trained.open(run), Answer.open(run).task
     assert isinstance(task, Speech)
     texts = texts_for(task.decoding, task, trained.words)
-    with described(corpus, trained.features, Reading(split="test"), jobs=2) as index:
-        given = utterances(index, trained, task.max_seconds, corpus)
+    with ExitStack() as stack:
+        index = own(task)
+        if corpus is not None:
+            other = described(corpus, trained.features, Reading(split="test"), jobs=2)
+            index = stack.enter_context(other)
+        given = utterances(index, trained, task.max_seconds, corpus or index.folder)
         outputs = Outputs.of(trained.model, given, given.numbers)
+
+    def scored(**options: float) -> Scored:
+        decoding = replace(task.decoding, jobs=2, **options)
+        (entry,) = entries(decoding, [], trained.alphabet, texts)
+        return outputs.scored(entry)
+
+    return scored
+
+
+def chosen_weights(run: Path, corpus: Path) -> tuple[float, float]:
+    """Alpha and beta with the fewest word errors."""
+    scored = heard_by(run, corpus)
     found = {}
     for alpha, beta in product(ALPHAS, BETAS):
-        decoding = replace(task.decoding, alpha=alpha, beta=beta, jobs=2)
-        (entry,) = entries(decoding, [], trained.alphabet, texts)
-        found[alpha, beta] = outputs.scored(entry).comparison.rates.wer
+        found[alpha, beta] = scored(alpha=alpha, beta=beta).comparison.rates.wer
         print(f"alpha {alpha:g}, beta {beta:g}: WER {100 * found[alpha, beta]:.2f} %", flush=True)
     return min(found, key=lambda weights: found[weights])
+
+
+def of_sentences(run: Path, weights: Sequence[tuple[float, float]]) -> None:
+    """Single digits are said in every part of a corpus; all sentences to evaluate with are new."""
+    scored = heard_by(run, None)
+    for (alpha, beta), width in product(weights, (64, 256, 1024)):
+        compared = scored(alpha=alpha, beta=beta, width=width).comparison
+        rates = {}
+        for name, several in (("sentences", True), ("single digits", False)):
+            of_kind = [a for a in compared.alignments if (" " in a.pair.reference) == several]
+            rates[name] = f"{name} {100 * ErrorRates.of_alignments(of_kind).wer:.2f} %"
+        print(f"alpha {alpha:g}, beta {beta:g}, {width} beams:", ", ".join(rates.values()))
 
 
 def digits(out: Path, data: Path) -> None:

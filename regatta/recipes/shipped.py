@@ -4,6 +4,7 @@ from regatta.config import Checkpointing, Evaluation, Run, Stop
 from regatta.data.images.augment import Augmentation
 from regatta.data.labels import Labelling
 from regatta.learn.optimisers import AdaDelta, Adam, RmsProp, Sgd
+from regatta.learn.schedules import Hold
 from regatta.models.recogniser import PAPER
 from regatta.tasks.frames import Frames
 from regatta.tasks.images import Images, Network
@@ -56,6 +57,7 @@ def speech() -> Run:
     return Run(
         task=Speech(),
         optimiser=Adam(lr=2e-3),
+        schedule=Hold(until=0.6),
         minibatch=16,
         stop=Stop(epochs=12),
         evaluation=Evaluation(every=1.0),
