@@ -147,6 +147,7 @@ def machines(out: Path) -> None:
     once(
         out / "machines", "race", "speech", "--strategies", STRATEGIES, "--workers", "4",
         "--seeds", "1", "--simulate", "--cluster", ",".join(MACHINES), *SMALLER,
+        "--set", "stop.epochs=12",
     )  # fmt: skip
     regatta("report", out / "machines", "--tta", "--markdown")
 
