@@ -53,7 +53,7 @@ import time, torch
 began = time.perf_counter()
 from regatta.data.alphabet import Alphabet
 from regatta.decode.decoding import Decoding
-decoder = Decoding("words", mode="forecast").build(Alphabet(), ["the cat sat", "on the mat"])
+decoder = Decoding("words", mode="MODE").build(Alphabet(), ["the cat sat", "on the mat"])
 decoder.decode(torch.zeros(1, 50, 29).log_softmax(-1), [50])
 print(time.perf_counter() - began)
 """
@@ -129,7 +129,8 @@ class Sides:
 def decode(pairs: int) -> Result:
     torch.set_num_threads(1)
     spoken = heard()  # trained once, before anything is timed
-    first_calls = list(_first_calls(min(pairs, _MOST_STARTS)))
+    starts = min(pairs, _MOST_STARTS)
+    first_calls = [case for mode in ("words", "forecast") for case in _first_calls(mode, starts)]
     pin(0)
     with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
         sides = Sides.of(spoken, Path(folder))
@@ -168,21 +169,22 @@ def _growth(sides: Sides, pairs: int) -> Case:
     return Case(name, ratios, _GROWTH, f"{ours:.2f} ms", f"{few:.2f} ms", at_most=True)
 
 
-def _first_calls(starts: int) -> Iterator[Case]:
+def _first_calls(mode: str, starts: int) -> Iterator[Case]:
     """Fresh processes, from PyTorch on: without anything compiled, then with what was kept."""
     cold, warm = [], []
     for _ in range(starts):
         with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
-            cold.append(_first_call(folder))
-            warm.append(_first_call(folder))
-    for name, seconds in (("first call, nothing compiled", cold), ("first call, compiled", warm)):
+            cold.append(_first_call(mode, folder))
+            warm.append(_first_call(mode, folder))
+    for kind, seconds in (("nothing compiled", cold), ("compiled", warm)):
+        name = f"{mode}, first call, {kind}"
         shares = [each / _FIRST_CALL for each in seconds]
         said = f"{median(seconds):.2f} s"
         yield Case(name, shares, 1.0, said, f"{_FIRST_CALL:g} s", at_most=True)
 
 
-def _first_call(folder: str) -> float:
-    command = [sys.executable, "-c", _SCRIPT]
+def _first_call(mode: str, folder: str) -> float:
+    command = [sys.executable, "-c", _SCRIPT.replace("MODE", mode)]
     environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     return float(done.stdout)

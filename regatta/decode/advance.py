@@ -15,7 +15,7 @@ from regatta.decode.compiled import compiled, inner
 from regatta.decode.graph import Graph, massed, scored
 from regatta.decode.lexicon import Tree
 from regatta.decode.prefixes import add_row, row_of, set_times
-from regatta.decode.rules import FORECAST, SAMPLE, WORDS, Rules
+from regatta.decode.rules import FORECAST, SAMPLE, Rules
 
 BEAMS, ROWS, FRAME = range(3)  # of `counts`
 _DRAWN = 20  # words of the mode `sample`: Scheidl et al.
@@ -40,10 +40,13 @@ def advance(
     candidates: np.ndarray,
     scores: np.ndarray,
     tree: Tree,
-    graph: Graph,
+    graph: Graph | None,
     rules: Rules,
 ) -> int:
-    """Takes frames while the table has room for what they may bring; tells how many it took."""
+    """Takes frames while the table has room for what they may bring; tells how many it took.
+
+    Without a language model nothing of one is compiled.
+    """
     for number in range(len(outputs)):
         if counts[ROWS] + rules.width > len(rows):
             return number
@@ -112,7 +115,7 @@ def _extend(
     candidates: np.ndarray,
     scores: np.ndarray,
     tree: Tree,
-    graph: Graph,
+    graph: Graph | None,
     rules: Rules,
 ) -> int:
     """Every beam by every symbol that may follow. Only who beats the `floor` can be of the best."""
@@ -144,8 +147,9 @@ def _extend(
             if row >= 0 and rows[row].slot >= 0:  # it has grown into that beam
                 continue
             language = rows[row].language if row >= 0 else beam.language
-            if row < 0 and rules.mode != WORDS:
-                language = _judged(rows, int(beam.row), int(node), tree, graph, rules)
+            if graph is not None:  # noqa: SIM102  a branch by itself is compiled only if it is taken
+                if row < 0:
+                    language = _judged(rows, int(beam.row), int(node), tree, graph, rules)
             if total + language <= floor:
                 continue
             if kept == len(candidates):
@@ -227,7 +231,7 @@ def _settle(
     beams: np.ndarray,
     candidates: np.ndarray,
     tree: Tree,
-    graph: Graph,
+    graph: Graph | None,
     rules: Rules,
 ) -> None:
     """The best are the beams now; new texts get rows."""
@@ -244,7 +248,7 @@ def _settle(
             if beam.symbol == rules.space and word >= 0:
                 row = rows[beam.row]
                 row.words += 1
-                if rules.mode != WORDS:
+                if graph is not None:
                     logp, row.context = scored(graph, row.context, word)
                     row.finished += logp
         if beam.parent >= 0:

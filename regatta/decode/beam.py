@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from regatta.data.alphabet import Alphabet
-from regatta.decode.graph import ALONE, CONTEXT, ENTRY, Graph
 from regatta.decode.lexicon import CHILD, NODE, Tree
 from regatta.decode.outputs import NO_PRUNING, Pruning
 from regatta.decode.rules import WORDS, Rules
@@ -22,7 +21,7 @@ def prefix_beam(
     """Spaces count once, and not at all before the first word and after the last."""
     rules = Rules(width, WORDS, False, 0.0, 0.0, alphabet.blank, space_of(alphabet), 0)
     return BeamSearch(
-        alphabet, rules, _any_text(alphabet), no_model(), 0, pruning, False, False, nbest, jobs
+        alphabet, rules, _any_text(alphabet), None, 0, pruning, False, False, nbest, jobs
     )
 
 
@@ -41,8 +40,3 @@ def _any_text(alphabet: Alphabet) -> Tree:
     tree.children["symbol"] = 2 * letters
     tree.children["node"] = 1
     return tree
-
-
-def no_model() -> Graph:
-    """A language model that is never asked."""
-    return Graph(0, np.zeros(2, CONTEXT), np.zeros(0, ENTRY), np.zeros(1, ALONE))

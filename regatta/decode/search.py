@@ -30,7 +30,7 @@ class BeamSearch:
     alphabet: Alphabet
     rules: Rules
     tree: Tree
-    graph: Graph
+    graph: Graph | None  # None: nobody judges words
     longest: int  # symbols of a word, where words are completed
     pruning: Pruning = NO_PRUNING
     spelled: bool = True  # words have their separators; else these are dropped like blanks
@@ -107,7 +107,8 @@ class Search:
         self._scores = np.empty(2 * rules.width)
         # Spaces before the first word change nothing: the empty text ends in one.
         last = -1 if rules.paper else rules.space
-        empty_text(self._rows, self._beams, last, self.by.graph.begin)
+        context = self.by.graph.begin if self.by.graph else 0
+        empty_text(self._rows, self._beams, last, context)
 
     def step(self, outputs: Tensor) -> Hypothesis:
         self.take(outputs)
@@ -134,7 +135,7 @@ class Search:
         beams = self._beams[: self._counts[BEAMS]]
         if beams[0]["symbol"] != by.rules.space:  # no beam has whole words only
             return [self._whole_words(beams[beams["score"].argmax()])]
-        if by.ends:
+        if by.ends and by.graph is not None:
             contexts = self._rows["context"][beams["row"]]
             beams["language"] += by.rules.alpha * by.graph.contexts["end"][contexts]
             beams["score"] = beams["total"] + beams["language"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regatta.decode.beam import no_model, space_of
+from regatta.decode.beam import space_of
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.outputs import NO_PRUNING, Pruning
@@ -33,12 +33,11 @@ def word_beam(
     if number != WORDS and model is None:
         raise ValueError(f"mode={mode} needs a language model; mode=words needs none")
     alphabet = lexicon.alphabet
-    graph = no_model() if model is None or number == WORDS else model.graph
+    graph = None if model is None or number == WORDS else model.graph
     rules = Rules(
         width, number, paper, float(alpha), float(beta), alphabet.blank, space_of(alphabet), seed
     )
     longest = max(len(alphabet.encoded(word)) for word in lexicon.words)
-    judges_ends = ends and number != WORDS
     return BeamSearch(
-        alphabet, rules, lexicon.tree, graph, longest, pruning, True, judges_ends, nbest, jobs
+        alphabet, rules, lexicon.tree, graph, longest, pruning, True, ends, nbest, jobs
     )
