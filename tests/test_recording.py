@@ -81,10 +81,14 @@ def test_recording_refuses_negative_numbers(name):
 
 
 class Clock:
-    """Meters whose process is busy for a quarter of the time."""
+    """A clock, and meters whose process was busy for a quarter of the time that it told last."""
+
+    def __call__(self):
+        self.told = time.perf_counter()
+        return self.told
 
     def cpu_seconds(self):
-        return 0.25 * time.perf_counter()
+        return 0.25 * self.told
 
     def gpu_share(self):
         return None
@@ -100,7 +104,8 @@ def test_samples_come_ten_times_a_second_and_tell_how_busy_it_was():
         told.append(event)
         enough.set()
 
-    with Sampler(3, 0.02, time.perf_counter, log, Clock()):
+    clock = Clock()
+    with Sampler(3, 0.02, clock, log, clock):
         assert enough.wait(20)
     first = told[0]
     assert (first.rank, first.memory, first.gpu) == (3, 123, None)
@@ -112,14 +117,16 @@ def test_samples_come_ten_times_a_second_and_tell_how_busy_it_was():
 
 def test_what_is_left_is_told_when_it_ends():
     told = []
-    with Sampler(0, 30.0, time.perf_counter, told.append, Clock()):
+    clock = Clock()
+    with Sampler(0, 30.0, clock, told.append, clock):
         pass
     assert [len(event.cpu) for event in told] == [1]
 
 
 def test_without_an_interval_there_are_no_samples():
     told = []
-    with Sampler(0, 0.0, time.perf_counter, told.append, Clock()):
+    clock = Clock()
+    with Sampler(0, 0.0, clock, told.append, clock):
         pass
     assert told == []
 
