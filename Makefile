@@ -25,8 +25,8 @@ race: $(INSTALLED) ## race five strategies on speech, two workers, five seeds ea
 	@echo "regatta: making speech, then racing five strategies on two real workers, five seeds each (about 3 minutes) ..."
 	@$(BIN)/regatta race frames --strategies "$(RACED)" --seeds 5 --target $(TARGET)
 
-test: $(INSTALLED) ## lint, types and tests (15 to 26 minutes)
-	@echo "regatta: lint, types and tests (15 to 26 minutes) ..."
+test: $(INSTALLED) ## lint, types and tests (15 to 35 minutes)
+	@echo "regatta: lint, types and tests (15 to 35 minutes) ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -m "not real" -n 2
