@@ -4,7 +4,7 @@
 
     processes  four strategies on two real workers, to 90 % of FASHION's test images
     nodes      1, 2, 4 and 8 virtual nodes of four workers, equal epochs, as Tables 1 to 3
-    resnet     thirty steps of ResNet-50 on 64 images of 224 x 224 pixels; one of two workers
+    resnet     thirty steps of ResNet-50 on 64 images of 224 x 224 pixels, 16 a step
 
 FASHION is a folder with the files of Fashion-MNIST. Every piece is a `regatta` command, printed
 before it starts; what is there is not run again.
@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from commands import once
 from PIL import Image
 
 HERE = Path(__file__).parent
@@ -33,17 +31,6 @@ NODES = [
 ]  # fmt: skip
 OTHERS = ["parameter-server:mode=mixed,servers=3@16", f"{SHARED},servers=1@16"]
 FUTURE = ["parameter-server:mode=sync,placement=colocated,servers=7,backup=2@32"]
-
-
-def regatta(*arguments: str | Path) -> None:
-    words = [str(argument) for argument in arguments]
-    print(shlex.join(["regatta", *words]), flush=True)
-    subprocess.run([str(Path(sys.executable).with_name("regatta")), *words], check=True)
-
-
-def once(made: Path, *arguments: str | Path) -> None:
-    if not made.exists():
-        regatta(*arguments, "--out", made)
 
 
 def processes(fashion: Path, out: Path) -> None:

@@ -16,7 +16,6 @@ Every piece is a `regatta` command, printed before it starts; what is there is n
 from __future__ import annotations
 
 import argparse
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+
+from commands import once, regatta
 
 from regatta.data.corpora import Reading
 from regatta.decode.errors import ErrorRates
@@ -48,17 +49,6 @@ SMALLER = [  # a network that learns something in a minute, for races
     "--set", "network.bidirectional=true", "--set", "optimiser.lr=0.003", "--minibatch", "4",
     "--set", "schedule=fixed", *WORDS,
 ]  # fmt: skip
-
-
-def regatta(*arguments: str | Path) -> None:
-    words = [str(argument) for argument in arguments]
-    print(shlex.join(["regatta", *words]), flush=True)
-    subprocess.run([str(Path(sys.executable).with_name("regatta")), *words], check=True)
-
-
-def once(made: Path, *arguments: str | Path) -> None:
-    if not made.exists():
-        regatta(*arguments, "--out", made)
 
 
 def synth(out: Path) -> None:

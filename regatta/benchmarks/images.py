@@ -92,9 +92,7 @@ def _waiting(network: Network, workers: int, pairs: int) -> Case:
     )
 
 
-def _wait(
-    rank: int, size: int, init_method: str, run: Run, steps: int
-) -> tuple[float, float]:  # fmt: skip
+def _wait(rank: int, size: int, init_method: str, run: Run, steps: int) -> tuple[float, float]:
     """Seconds of asking for batches, and of everything."""
     with aboard(rank, size, init_method, run) as player:
         asking = _Asking(player.stream, steps)
