@@ -12,6 +12,7 @@ from regatta.race.outcome import Finish, Outcome, Standing
 from regatta.report.cells import Table, number, one_or_none, ratio, seconds, without_empty_columns
 
 _LOSS = "loss"
+_TOLD = ("servers", "placement")  # by the numbers of nodes
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Configuration:
         if not servers:
             return nodes
         return f"{nodes} ({started.worker_hosts} with workers + {_count(servers, 'server')})"
+
+    @property
+    def strategy(self) -> str:
+        """Without what the configuration tells already."""
+        name, _, options = self.standing.lane.spec.partition(":")
+        kept = [o for o in options.split(",") if o and o.partition("=")[0] not in _TOLD]
+        return f"{name}:{','.join(kept)}" if kept else name
 
     @property
     def workers(self) -> str:
@@ -101,7 +109,7 @@ def throughputs(outcome: Outcome) -> Table | None:
         rows.append(
             [
                 each.name,
-                each.standing.label,
+                each.strategy,
                 f"{each.standing.throughput:,.1f}",
                 "" if each is base else f"{faster:.2f}",
                 "" if each is base else f"{faster / each.nodes:.2f}",
@@ -111,7 +119,7 @@ def throughputs(outcome: Outcome) -> Table | None:
         "Throughput by nodes",
         "Samples a second of all workers; speedup over the fastest lane of one node; efficiency is "
         "the speedup over the nodes in use, servers' own among them.",
-        ["configuration", "lane", "samples/s", "speedup", "efficiency"],
+        ["configuration", "strategy", "samples/s", "speedup", "efficiency"],
         rows,
         words=2,
         is_ranked=False,
@@ -133,8 +141,8 @@ def accuracies(outcome: Outcome) -> Table | None:
         + (f" {to_loss.capitalize()} is the least that half of the runs of every lane came to; "
            "epochs and time until then are means of the runs that did." if to_loss else "")
         + " Staleness: how many gradients had gone into the weights since one was begun.",
-        ["nodes (workers)", "lane", outcome.metric, "time", "speedup", f"epochs to {to_loss}",
-         "time to it", "speedup to it", "staleness"],
+        ["nodes (workers)", "strategy", outcome.metric, "time", "speedup", f"epochs to {to_loss}",
+         "time to it", "sooner", "staleness"],
         rows,
         words=2,
         is_ranked=False,
@@ -149,7 +157,7 @@ def _accuracy(each: Configuration, base: Configuration, loss: float | None) -> S
     ages = [finish.summary.mean_staleness for finish in each.standing.finishes]
     return [
         each.workers,
-        each.standing.label,
+        each.strategy,
         number(each.standing.final),
         seconds(each.time),
         ratio(base.time / each.time if each.time else None),
