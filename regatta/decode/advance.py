@@ -41,11 +41,12 @@ def advance(
     scores: np.ndarray,
     tree: Tree,
     graph: Graph | None,
+    seed: int | None,
     rules: Rules,
 ) -> int:
     """Takes frames while the table has room for what they may bring; tells how many it took.
 
-    Without a language model nothing of one is compiled.
+    Without a language model nothing of one is compiled, and without a seed nothing that draws.
     """
     for number in range(len(outputs)):
         if counts[ROWS] + rules.width > len(rows):
@@ -53,7 +54,7 @@ def advance(
         frame = outputs[number]
         kept = _stay(frame, counts, rows, beams, candidates, rules)
         kept = _extend(
-            frame, counts[BEAMS], kept, rows, beams, candidates, scores, tree, graph, rules
+            frame, counts[BEAMS], kept, rows, beams, candidates, scores, tree, graph, seed, rules
         )
         if kept > rules.width:
             _best(candidates, kept, rules.width, scores)
@@ -116,6 +117,7 @@ def _extend(
     scores: np.ndarray,
     tree: Tree,
     graph: Graph | None,
+    seed: int | None,
     rules: Rules,
 ) -> int:
     """Every beam by every symbol that may follow. Only who beats the `floor` can be of the best."""
@@ -149,7 +151,7 @@ def _extend(
             language = rows[row].language if row >= 0 else beam.language
             if graph is not None:  # noqa: SIM102  a branch by itself is compiled only if it is taken
                 if row < 0:
-                    language = _judged(rows, int(beam.row), int(node), tree, graph, rules)
+                    language = _judged(rows, int(beam.row), int(node), tree, graph, seed, rules)
             if total + language <= floor:
                 continue
             if kept == len(candidates):
@@ -164,7 +166,9 @@ def _extend(
 
 
 @inner
-def _judged(rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, rules: Rules) -> float:
+def _judged(
+    rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, seed: int | None, rules: Rules
+) -> float:
     """The language part of the score of a text and a letter that leads to a node, or a space: 0."""
     text = rows[row]
     context, words = int(text.context), text.words
@@ -175,21 +179,31 @@ def _judged(rows: np.ndarray, row: int, node: int, tree: Tree, graph: Graph, rul
         words += low >= 0
     if low < 0 or (node and rules.mode < FORECAST):
         return float(text.language)
-    if rules.mode == SAMPLE and high - low >= _DRAWN:
-        # What is drawn follows from context and node alone: equal texts must score alike.
-        total, state = 0.0, (context * 2654435761 + node) * 40503 + rules.seed
-        for _ in range(_DRAWN):
-            state = state * 6364136223846793005 + 1442695040888963407
-            drawn = low + (state >> 33 & 0x3FFFFFFF) % (high - low)
-            total += math.exp(scored(graph, context, drawn)[0])
-        total *= (high - low) / _DRAWN
-        ahead = math.log(total) if total < 1 else 0.0
+    logp = text.finished
+    if seed is None:
+        logp += massed(graph, context, low, high)
     else:
-        ahead = massed(graph, context, low, high)
-    logp = text.finished + ahead
+        logp += _drawn(graph, context, low, high, (context * 2654435761 + node) * 40503 + seed)
     if rules.paper:  # the geometric mean of the factors
         return float(logp / (text.words + 1))
     return float(rules.alpha * logp + rules.beta * words)
+
+
+@inner
+def _drawn(graph: Graph, context: int, low: int, high: int, state: int) -> float:
+    """`massed`, judged by a few of the words.
+
+    What is drawn follows from context and node alone: equal texts must score alike.
+    """
+    if high - low < _DRAWN:
+        return massed(graph, context, low, high)
+    total = 0.0
+    for _ in range(_DRAWN):
+        state = state * 6364136223846793005 + 1442695040888963407
+        drawn = low + (state >> 33 & 0x3FFFFFFF) % (high - low)
+        total += math.exp(scored(graph, context, drawn)[0])
+    total *= (high - low) / _DRAWN
+    return math.log(total) if total < 1 else 0.0
 
 
 @inner

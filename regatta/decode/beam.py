@@ -19,9 +19,9 @@ def prefix_beam(
     jobs: int = 1,
 ) -> BeamSearch:
     """Spaces count once, and not at all before the first word and after the last."""
-    rules = Rules(width, WORDS, False, 0.0, 0.0, alphabet.blank, space_of(alphabet), 0)
+    rules = Rules(width, WORDS, False, 0.0, 0.0, alphabet.blank, space_of(alphabet))
     return BeamSearch(
-        alphabet, rules, _any_text(alphabet), None, 0, pruning, False, False, nbest, jobs
+        alphabet, rules, _any_text(alphabet), None, None, 0, pruning, False, False, nbest, jobs
     )
 
 

@@ -19,7 +19,6 @@ class Rules(NamedTuple):
     beta: float  # for every finished word, where there is a language model
     blank: int
     space: int
-    seed: int  # of the mode `sample`
 
 
 def check_weights(alpha: float, beta: float, where: str = "") -> None:

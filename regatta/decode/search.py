@@ -31,6 +31,7 @@ class BeamSearch:
     rules: Rules
     tree: Tree
     graph: Graph | None  # None: nobody judges words
+    seed: int | None  # of the mode `sample` alone
     longest: int  # symbols of a word, where words are completed
     pruning: Pruning = NO_PRUNING
     spelled: bool = True  # words have their separators; else these are dropped like blanks
@@ -145,7 +146,7 @@ class Search:
         by = self.by
         return advance(
             numbers, self._counts, self._rows, self._beams, self._candidates, self._scores,
-            by.tree, by.graph, by.rules,
+            by.tree, by.graph, by.seed, by.rules,
         )  # fmt: skip
 
     def _make_room(self) -> None:

@@ -6,7 +6,7 @@ from regatta.decode.beam import space_of
 from regatta.decode.language import LanguageModel
 from regatta.decode.lexicon import Lexicon
 from regatta.decode.outputs import NO_PRUNING, Pruning
-from regatta.decode.rules import MODES, WORDS, Rules, check_weights
+from regatta.decode.rules import MODES, SAMPLE, WORDS, Rules, check_weights
 from regatta.decode.search import BeamSearch
 
 
@@ -35,9 +35,10 @@ def word_beam(
     alphabet = lexicon.alphabet
     graph = None if model is None or number == WORDS else model.graph
     rules = Rules(
-        width, number, paper, float(alpha), float(beta), alphabet.blank, space_of(alphabet), seed
+        width, number, paper, float(alpha), float(beta), alphabet.blank, space_of(alphabet)
     )
+    draws = seed if number == SAMPLE else None
     longest = max(len(alphabet.encoded(word)) for word in lexicon.words)
     return BeamSearch(
-        alphabet, rules, lexicon.tree, graph, longest, pruning, True, ends, nbest, jobs
+        alphabet, rules, lexicon.tree, graph, draws, longest, pruning, True, ends, nbest, jobs
     )
