@@ -11,6 +11,7 @@ import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -37,28 +38,33 @@ _EVERY_SECONDS = 0.005
 _ACCOUNT = Path("/proc/self/smaps_rollup")
 _STRATEGIES = ("all-reduce", "ring", "averaging:period=2", "parameter-server")
 _WORKERS = 2
+_DDP = "DistributedDataParallel"
 
 
 def memory(
     pairs: int, network: Network = LARGE, strategies: tuple[str, ...] = _STRATEGIES
 ) -> Result:
-    """Memory hardly varies: one world each, and some steps to come to the peak."""
-    steps = max(3, min(pairs, 6))
+    """Some steps, to come to the peak, in a few fresh starts: who happens to hold what differs."""
+    steps, starts = max(3, min(pairs, 6)), max(1, pairs // 5)
     versus = f"a worker's peak beyond a bare loop's, {network.name}"
     if not _ACCOUNT.exists():
         return Result("memory", f"{versus}: not measured, this system has no {_ACCOUNT}", [])
     vector = num_vector_bytes(network.task.model())
-    peaks = {strategy: _peaks(strategy, network, steps) for strategy in strategies}
-    peaks["DistributedDataParallel"] = _peer_peaks(Ddp, network, steps, _WORKERS)
-    processes = {len(ranks) for ranks in peaks.values()}
-    bare = {ranks: _peer_peaks(BareLoop, network, steps, ranks) for ranks in processes}
-    cases = []
-    for name, ours in peaks.items():
-        peer = bare[len(ours)]
-        beyond = [(a - b) / vector for a, b in zip(ours, peer, strict=True)][:_WORKERS]
-        our_most, peer_most = (f"{max(peak[:_WORKERS]) / 1e6:,.0f} MB" for peak in (ours, peer))
-        bar = _BAR if name in strategies else None
-        cases.append(Case(name, beyond, bar, our_most, peer_most, at_most=True))
+    beyond: dict[str, list[float]] = {}
+    told: dict[str, tuple[str, str]] = {}
+    for _ in range(starts):
+        peaks = {strategy: _peaks(strategy, network, steps) for strategy in strategies}
+        peaks[_DDP] = _peer_peaks(Ddp, network, steps, _WORKERS)
+        processes = {len(ranks) for ranks in peaks.values()}
+        bare = {ranks: _peer_peaks(BareLoop, network, steps, ranks) for ranks in processes}
+        for name, ours in peaks.items():
+            ours, peers = ours[:_WORKERS], bare[len(ours)][:_WORKERS]
+            beyond.setdefault(name, []).extend((own - fmean(peers)) / vector for own in ours)
+            told[name] = f"{max(ours) / 1e6:,.0f} MB", f"{max(peers) / 1e6:,.0f} MB"
+    cases = [
+        Case(name, ratios, _BAR if name in strategies else None, *told[name], at_most=True)
+        for name, ratios in beyond.items()
+    ]
     return Result("memory", versus, cases, f"vectors of {vector / 1e6:,.0f} MB")
 
 
