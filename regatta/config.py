@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import json
 import math
 import re
-import tomllib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
-from regatta.cluster import CLUSTERS, Cluster
+from regatta.cluster import Cluster
 from regatta.learn import natural, optimisers, schedules
 from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser, Sgd
@@ -373,28 +370,3 @@ def option_notes(kind: Any) -> dict[str, str]:
     known = "|".join(f.name for f in fields(kind)) or "(?!)"
     found = (re.match(rf"    ({known}): .*  # (.*)", line) for line in lines)
     return {match[1]: match[2] for match in found if match}
-
-
-def load_cluster(name: str) -> Cluster:
-    """A shipped cluster, or one described by the fields of `Cluster` in a TOML or JSON file."""
-    if name in CLUSTERS:
-        return CLUSTERS[name]
-    path = Path(name)
-    if path.suffix not in (".toml", ".json"):
-        raise ValueError(nearest(name, sorted(CLUSTERS), "cluster") + "; or a .toml or .json file")
-    try:
-        text = path.read_text()
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise ValueError(f"cluster file {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"cluster file {path} cannot be read: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
-    hints = get_type_hints(Cluster)
-    for field_name, value in values.items():
-        wanted, what = (str, "text") if hints.get(field_name) is str else (int | float, "a number")
-        if isinstance(value, bool) or not isinstance(value, wanted):
-            raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
-    cluster: Cluster = from_plain(Cluster, values)
-    return cluster

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from regatta import config, folders, recipes
+from regatta.cluster import CLUSTERS, Cluster, machines
 from regatta.config import Run
 
 
@@ -26,7 +30,7 @@ def resolve(
         run = replace(run, workers=max(run.workers, 1) if chosen.name != "single" else 1,
                       strategy=chosen)  # fmt: skip
     if cluster is not None:
-        run = replace(run, cluster=config.load_cluster(cluster))
+        run = replace(run, cluster=load_cluster(cluster))
     run = config.assign(run, settings or [])
     if target is not None:
         run = replace(run, stop=replace(run.stop, target=target))
@@ -81,3 +85,55 @@ def split_specs(text: str) -> list[str]:
             elif piece:
                 specs.append(piece)
     return specs
+
+
+# -- clusters ---------------------------------------------------------------------------------
+
+
+def load_cluster(name: str) -> Cluster:
+    """A shipped cluster, or a TOML, YAML or JSON file with fields of `Cluster`."""
+    if name in CLUSTERS:
+        return CLUSTERS[name]
+    shipped = machines.described()
+    if name in shipped:
+        return _cluster(tomllib.loads(shipped[name]), name)
+    path = Path(name)
+    if path.suffix not in _READERS:
+        known = config.nearest(name, sorted([*CLUSTERS, *shipped]), "cluster")
+        raise ValueError(known + "; or a .toml, .yaml or .json file")
+    try:
+        values = _READERS[path.suffix](path.read_text())
+    except OSError as error:
+        raise ValueError(f"cluster file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"cluster file {path} cannot be read: {error}") from None
+    return _cluster(values, str(path))
+
+
+def _yaml(text: str) -> Any:
+    import yaml  # few need it
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    ".toml": tomllib.loads, ".json": json.loads, ".yaml": _yaml, ".yml": _yaml,
+}  # fmt: skip
+
+
+def _cluster(values: Any, path: str) -> Cluster:
+    if not isinstance(values, dict):
+        raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
+    hints = get_type_hints(Cluster)
+    for field_name, value in values.items():
+        wanted, what = (str, "text") if hints.get(field_name) is str else (int | float, "a number")
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
+    try:
+        cluster: Cluster = config.from_plain(Cluster, values)
+    except ValueError as error:
+        raise ValueError(f"cluster file {path}: {error}") from None
+    return cluster

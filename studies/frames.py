@@ -67,16 +67,16 @@ def real_pieces(out: Path) -> dict[str, list[str]]:
 
 
 def virtual_pieces(out: Path, full: bool) -> dict[str, list[str]]:
-    box = str(CLUSTERS / "hu.toml")
     pieces = {
         "baseline-6": [
-            "--strategies", "single", "--minibatch", "256", "--simulate", "--cluster", box,
+            "--strategies", "single", "--minibatch", "256", "--simulate", "--cluster", "hu",
         ],
     }  # fmt: skip
-    for name, cluster in (("strategy-6", "hu"), ("scaled-6", "hu-small")):
+    small = str(CLUSTERS / "hu-small.toml")
+    for name, cluster in (("strategy-6", "hu"), ("scaled-6", small)):
         pieces[name] = [
             "--strategies", "all-reduce", "--workers", "6", "--minibatch", "128,256,512,1024",
-            "--simulate", "--cluster", str(CLUSTERS / f"{cluster}.toml"),
+            "--simulate", "--cluster", cluster,
             *strategy_of_hu(0.2, 64, out / "multilingual"),
         ]  # fmt: skip
     specs = " ".join(["single", *(f"averaging:period={period}" for period in PERIODS)])

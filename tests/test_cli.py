@@ -30,6 +30,7 @@ pytestmark = pytest.mark.real
         (["simulate", "teacher", "-s", "ring", "-n", "5000"], "use fewer workers"),
         (["race", "teacher", "--strategies", "single,bring"], "did you mean ring?"),
         (["bench", "virtal"], "did you mean virtual?"),
+        (["clusters", "cmpos"], "did you mean campos?"),
         (["replay", "nowhere"], "holds no run"),
         (["race", "teacher", "--workers", "2,x"], "numbers, separated by commas"),
         (["race", "teacher", "--seeds", "0"], "a race needs a seed"),
@@ -145,5 +146,7 @@ def test_lists(tmp_path):
         s["name"] for s in strategies
     }
     assert {"teacher", "vectors"} <= set(json.loads(command("recipes", "--json").stdout))
+    assert json.loads(command("clusters", "--json").stdout)["sys1"]["price_per_hour"] == 0.0991
     table = command("strategies").stdout
     assert "parameter-server" in table
+    assert "Table 2" in command("clusters", "hu").stdout

@@ -9,7 +9,7 @@ import pytest
 from helpers import Quadratic
 
 from regatta import strategies, tasks
-from regatta.cluster import CLUSTERS, Cluster
+from regatta.cluster import CLUSTERS, Cluster, machines
 from regatta.config import (
     Checkpointing,
     Evaluation,
@@ -18,13 +18,13 @@ from regatta.config import (
     assign,
     component,
     from_json,
-    load_cluster,
     option_notes,
     options,
     to_json,
 )
 from regatta.learn import optimisers
 from regatta.learn.optimisers import Adam, Sgd
+from regatta.resolve import load_cluster
 from regatta.strategies import registry
 from regatta.strategies.averaging import Averaging
 from regatta.strategies.parameter_server import ParameterServer
@@ -251,11 +251,20 @@ def test_shipped_clusters_go_by_name():
     assert {load_cluster(name) for name in CLUSTERS} == set(CLUSTERS.values())
 
 
+@pytest.mark.parametrize("name", machines.described())
+def test_shipped_machines_say_what_they_are_and_where_it_comes_from(name):
+    assert load_cluster(name) != Cluster()
+    first, *others = machines.described()[name].splitlines()
+    assert first.startswith("# ")
+    assert all("#" in line for line in others if not line.startswith("per_host"))
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
         ("mine.toml", "latency = 0.5\nstragglers = 1\n"),
         ("mine.json", '{"latency": 0.5, "stragglers": 1}'),
+        ("mine.yaml", "latency: 0.5  # seconds\nstragglers: 1\n"),
     ],
 )
 def test_cluster_files(tmp_path, file, text):
@@ -273,6 +282,11 @@ def test_cluster_files(tmp_path, file, text):
         ("mine.toml", 'latency = "fast"', "latency"),
         ("mine.json", '{"stragglers": null}', "stragglers"),
         ("mine.json", "[]", "mine.json"),
+        ("mine.yaml", "latency: [", "mine.yaml cannot be read"),
+        ("mine.yaml", "!!python/object/apply:os.getcwd []", "mine.yaml cannot be read"),
+        ("mine.toml", "bandwidth = -1", r"mine.toml: cluster.bandwidth must be more than 0"),
+        ("mine.toml", "bandwidth = nan", r"bandwidth must be more than 0"),
+        ("mine.toml", "pauses = 2", "a chance, 1 at most"),
     ],
 )
 def test_bad_cluster_files_are_named(tmp_path, file, text, message):

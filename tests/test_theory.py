@@ -6,13 +6,13 @@ message by message over sends and receives, so that the formula is not compared 
 
 from __future__ import annotations
 
-from statistics import NormalDist
+from statistics import NormalDist, fmean, pstdev
 
 import pytest
 from helpers import timed
 
 from regatta.cluster import Cluster
-from regatta.comm import Phantom
+from regatta.comm import Load, Phantom
 from regatta.strategies import Strategy
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.parameter_server import ParameterServer
@@ -231,3 +231,36 @@ def test_chunks_shorten_a_ring_that_is_limited_by_its_wires():
     assert whole == pytest.approx(workers * (transmit + merge), **WITHIN)
     lap = max(transmit, workers * (transmit + merge) / chunks)
     assert chunked == pytest.approx(lap, rel=0.1)
+
+
+# -- what differs from worker to worker and from time to time ----------------------------------
+
+
+def paces(cluster: Cluster, workers: int, works: int) -> list[float]:
+    """Mean seconds of every worker's minibatches of one sample."""
+    load = Load(samples=1)
+    by_worker = (cluster.computing(rank, workers) for rank in range(workers))
+    return [sum(seconds(load) for _ in range(works)) / works for seconds in by_worker]
+
+
+def test_workers_keep_paces_of_their_own():
+    found = paces(Cluster(sample_seconds=1.0, uneven=0.2), 20_000, works=1)
+    again = paces(Cluster(sample_seconds=1.0, uneven=0.2), 10, works=3)
+    assert again == pytest.approx(found[:10])
+    assert fmean(found) == pytest.approx(1.0, rel=0.02)
+    assert pstdev(found) == pytest.approx(0.2, rel=0.02)
+
+
+def test_pauses_come_as_often_and_take_as_long_as_said():
+    cluster = Cluster(sample_seconds=1.0, pauses=0.05, pause_seconds=4.0, jitter=0.1)
+    (mean,) = paces(cluster, 1, works=200_000)
+    assert mean == pytest.approx(1.0 + 0.05 * 4.0, **WITHIN)
+
+
+def test_averaging_damps_jitter_but_not_uneven_workers():
+    """Over a period the jitter of a worker evens out; its own pace does not."""
+    works = 64
+    jittery_ones = paces(Cluster(sample_seconds=1.0, jitter=0.2), 2_000, works)
+    uneven_ones = paces(Cluster(sample_seconds=1.0, uneven=0.2), 2_000, works)
+    assert pstdev(jittery_ones) == pytest.approx(0.2 / works**0.5, rel=0.05)
+    assert pstdev(uneven_ones) == pytest.approx(0.2, rel=0.05)

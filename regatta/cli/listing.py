@@ -73,6 +73,42 @@ def recipes(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def clusters(
+    name: Annotated[str | None, typer.Argument(help="one of them, with its source")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The clusters that simulation can charge by, and where their figures come from."""
+    from dataclasses import asdict
+
+    from regatta.cluster import CLUSTERS, machines
+    from regatta.config import nearest
+    from regatta.resolve import load_cluster
+
+    files = machines.described()
+    known = [*CLUSTERS, *files]
+    if name is not None and name not in known:
+        raise ValueError(nearest(name, known, "cluster"))
+    if as_json:
+        chosen = known if name is None else [name]
+        print(json.dumps({each: asdict(load_cluster(each)) for each in chosen}))
+        return
+    if name is not None:
+        fields = asdict(load_cluster(name)).items()
+        given = "".join(f"{field} = {value!r}\n" for field, value in fields)
+        out.print(files.get(name, given).rstrip(), markup=False, soft_wrap=True)
+        return
+    table = Table("cluster", "what it is")
+    for each in known:
+        cluster = load_cluster(each)
+        wires = f"hosts of one worker, {8e-9 * cluster.bandwidth:g} Gbit/s"
+        table.add_row(each, files[each].split("\n")[0].lstrip("# ") if each in files else wires)
+    out.print(table)
+    out.print(
+        "Values and their sources: regatta clusters NAME. Your own: a .toml, .yaml or .json file"
+    )
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="a benchmark, or all")] = "all",
     check: Annotated[bool, typer.Option("--check", help="exit 1 below the bar")] = False,

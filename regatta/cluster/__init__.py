@@ -30,6 +30,9 @@ class Cluster:
     local_bandwidth: float = 12e9
     jitter: float = 0.0  # coefficient of variation of computing times
     jitter_shape: str = "lognormal"  # or normal
+    uneven: float = 0.0  # coefficient of variation of the workers' own speeds, which they keep
+    pauses: float = 0.0  # chance that some work is interrupted ...
+    pause_seconds: Seconds = 0.1  # ... for so long, in the mean
     stragglers: int = 0  # the last so many workers are slow ...
     straggle: float = 5.0  # ... by this factor
     jitter_seed: int = 0
@@ -37,14 +40,16 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ValueError(f"cluster.{name} must be more than 0")
         for name in (
             "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
-            "price_per_hour",
+            "price_per_hour", "uneven", "pauses", "pause_seconds",
         ):  # fmt: skip
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"cluster.{name} must not be negative")
+        if self.pauses > 1:
+            raise ValueError(f"cluster.pauses is a chance, 1 at most, not {self.pauses:g}")
         if self.jitter_shape not in ("lognormal", "normal"):
             raise ValueError(f"cluster.jitter_shape: lognormal or normal, not {self.jitter_shape}")
 
@@ -66,18 +71,31 @@ class Cluster:
         """
         slow_ranks = range(workers - self.stragglers, workers)
         slow = self.straggle if (rank if device is None else device) in slow_ranks else 1.0
-        if not self.jitter:
+        if self.uneven:
+            slow *= _own_pace(self, rank if device is None else device)
+        if not self.jitter and not self.pauses:
             return _steady(self, slow)
         generator = random.Random(self.jitter_seed * 1_000_003 + rank)
-        if self.jitter_shape == "normal":
-            spread = self.jitter
-            draw = partial(_positive, generator.gauss, 1.0, spread)
-        else:
-            spread = math.sqrt(math.log1p(self.jitter**2))
-            draw = partial(generator.lognormvariate, -spread * spread / 2, spread)
+        draw, steady = self._drawing(generator), _steady(self, 1.0)
+        if not self.pauses:
+            return lambda load: steady(load) * draw() * slow
+        chance, mean = self.pauses, self.pause_seconds
 
-        steady = _steady(self, 1.0)
-        return lambda load: steady(load) * draw() * slow
+        def seconds(load: Load) -> Seconds:
+            taken = steady(load) * draw() * slow
+            if load.samples and generator.random() < chance:
+                taken += generator.expovariate(1 / mean) if mean else 0.0
+            return taken
+
+        return seconds
+
+    def _drawing(self, generator: random.Random) -> Callable[[], float]:
+        """Factors around 1, as different from one another as `jitter` says."""
+        if not self.jitter:
+            return lambda: 1.0
+        if self.jitter_shape == "normal":
+            return partial(_positive, generator.gauss, 1.0, self.jitter)
+        return partial(generator.lognormvariate, *_around_one(self.jitter))
 
     def all_reduce(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
         """Reduce-scatter and all-gather on a ring: 2(P-1) messages of a P-th each.
@@ -111,6 +129,18 @@ def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
         return constant * slow
 
     return seconds
+
+
+def _own_pace(cluster: Cluster, rank: int) -> float:
+    """A worker's own factor, the same for all its work; drawn apart from its jitter."""
+    generator = random.Random(f"{cluster.jitter_seed}/{rank}")
+    return generator.lognormvariate(*_around_one(cluster.uneven))
+
+
+def _around_one(variation: float) -> tuple[float, float]:
+    """What a lognormal distribution with mean 1 and this coefficient of variation is made by."""
+    spread = math.sqrt(math.log1p(variation**2))
+    return -spread * spread / 2, spread
 
 
 def _ring_seconds(ranks: int, nbytes: int, latency: Seconds, bandwidth: float) -> Seconds:
