@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,17 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from regatta.aboard import aboard, play, prepare_rank
 from regatta.benchmarks import Case, Result
 from regatta.benchmarks.peers import BareLoop, Ddp, Peer, Place
-from regatta.benchmarks.world import (
-    LARGE,
-    Network,
-    aboard,
-    measured_run,
-    order_of,
-    play,
-    prepare_rank,
-)  # fmt: skip
+from regatta.benchmarks.world import LARGE, Network, measured_run, order_of
 from regatta.learn.layout import num_vector_bytes
 from regatta.stream import Stream
 from regatta.worlds.launch import launch
@@ -84,10 +78,19 @@ def _train(
     run = measured_run(strategy, network, _WORKERS)
     # A bare loop's optimiser imports torch's compiler, 70 MB that are no vector; ours does not.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    with Peak() as peak, aboard(rank, size, init_method, run) as player:
-        player.replica.stream = _Looking(player.stream, peak, steps)
-        play(player)
+    with ExitStack() as watch:
+        peak = watch.enter_context(Peak())
+        with aboard(rank, size, init_method, run) as player:
+            player.replica.stream = _Looking(player.stream, peak, steps)
+            play(player)
+            _end_together(watch)
     return peak.nbytes
+
+
+def _end_together(watch: ExitStack) -> None:
+    """While all are there: who leaves makes the others' share of common pages larger."""
+    watch.close()
+    dist.barrier()
 
 
 def _train_peer(
@@ -96,14 +99,15 @@ def _train_peer(
     """The same of a peer, with nothing of ours beside it; a third process looks on."""
     prepare_rank(rank, _WORKERS)
     connect(rank, size, init_method)
-    with Peak() as peak:
+    with ExitStack() as watch:
+        peak = watch.enter_context(Peak())
         if rank < _WORKERS:
             data = network.task.open()
             peer = kind(Place(network.task, data, order_of(network, data, _WORKERS), rank))
             for _ in range(steps):
                 peer.run(1)
                 peak.look()
-        dist.barrier()
+        _end_together(watch)
     dist.destroy_process_group()
     return peak.nbytes
 

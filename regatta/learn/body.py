@@ -53,6 +53,7 @@ class Body:
         self.layout = Layout(model)
         self.backward: Backward | None = None  # made by the first reduction in buckets
         self._initial = self.layout.initial() if shared else None
+        self._nothing = torch.empty(0, dtype=self.layout.dtype, device=self.layout.device)
         self._points_to = 0  # the address of the weights, which live as long as it does so
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
@@ -76,6 +77,13 @@ class Body:
         if not self.points_to(weights):
             self.layout.point(weights)
             self._points_to = weights.data_ptr()
+
+    def leave(self) -> None:
+        """Point nowhere until somebody enters, so that the memory of the weights can be free."""
+        if not self.is_shared:
+            for parameter in self.layout.parameters:
+                parameter.data = self._nothing
+            self._points_to = 0
 
     def points_to(self, weights: Tensor) -> bool:
         return weights.data_ptr() == self._points_to

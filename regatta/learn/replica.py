@@ -162,6 +162,11 @@ class Replica(Part):
         """One of `of` stripes of this replica, with an optimiser of its own."""
         return self if of == 1 else self._part(f"{number}/{of}")
 
+    def load(self, weights: Vector, version: int | None = None) -> None:
+        """Nobody needs the weights before: the next step may have their memory."""
+        self.body.leave()
+        super().load(weights, version)
+
     def stage(self, number: int, of: int, micro: int) -> Stage:
         """One of `of` stages of the model's layers; minibatches come to it in `micro` pieces."""
         part = self._part(f"stage {number}/{of}")

@@ -102,6 +102,7 @@ class _Node:
             if not model_is_here:
                 model = await self._comm.recv(self._previous)
                 part.load(self._decoded(number, model), model.version)
+                del model  # the step lets go of it, and the node before has its memory again
             step = partial(part.step, pieces[number], born, count)
             await self._comm.compute(step, part.merging)
             # The send and the next minibatch, trained from the same new model, overlap.
