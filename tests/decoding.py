@@ -123,16 +123,17 @@ def judged(words: list[str], model: LanguageModel, ends: bool) -> float:
 
 
 def only_words(texts: dict[str, float], lexicon: Lexicon) -> dict[str, float]:
-    """Of texts whose words are all known; the last may be begun so that it can be one only."""
+    """Of texts whose words are all known; without any, of those that can go on in one way only."""
     alphabet = lexicon.alphabet
     every = alphabet.symbols + alphabet.separator
     spelled = {"".join(every[n] for n in alphabet.encoded(word)): word for word in lexicon.words}
-    found: dict[str, float] = {}
+    whole: dict[str, float] = {}
+    begun: dict[str, float] = {}
     for text, logp in texts.items():
-        words = text.split()
+        words, found = text.split(), whole
         if words and words[-1] not in spelled and not text.endswith(" "):
             longer = [word for word in spelled if word.startswith(words[-1])]
-            words[-1:] = longer if len(longer) == 1 else ["?"]
+            words[-1:], found = longer if len(longer) == 1 else ["?"], begun
         if all(word in spelled for word in words):
             add(found, " ".join(spelled[word] for word in words), logp)
-    return found
+    return whole or begun

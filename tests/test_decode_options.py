@@ -98,13 +98,19 @@ def test_the_last_word_is_judged_though_no_space_follows():
         assert told.language == pytest.approx(judged(["a", "b"], model, False))
 
 
-def test_a_last_word_is_completed_where_it_can_be_one_only():
+def test_a_last_word_is_completed_where_nothing_else_is_left():
     lexicon = Lexicon.of_words(["abba", "baa", "bab"], AB)
-    (told,) = heard(word_beam(lexicon), peaks([0, 1], AB, 0.99))
-    assert told.text == "abba"
     (told,) = heard(word_beam(lexicon), log([[1.0, 0, 0, 0], [0, 0.9, 0, 0.1]]))
     assert told.text == "abba"
     assert [(word.start, word.end) for word in told.words] == [(0, 2)]
+
+
+def test_letters_that_were_not_heard_do_not_win_over_whole_words():
+    """What was heard begins `bbba` more likely than it is `ab`, but only `ab` is all there."""
+    lexicon = Lexicon.of_words(["ab", "bbba"], AB)
+    outputs = log([[0.4, 0.6, 0, 0], [0, 1, 0, 0]])
+    (told,) = heard(word_beam(lexicon), outputs)
+    assert (told.text, told.acoustic) == ("ab", pytest.approx(math.log(0.4)))
 
 
 def test_without_a_whole_word_those_before_are_told():

@@ -125,22 +125,31 @@ class Search:
 
     def finish(self) -> list[Hypothesis]:
         by = self.by
+        room = self._counts[BEAMS] * by.longest + by.rules.width
+        self._grow(int(self._counts[ROWS] + room))
         if by.rules.paper:  # what was chosen is completed
             self._choose(by.nbest)
-        count = int(self._counts[BEAMS])
-        self._grow(int(self._counts[ROWS]) + count * by.longest + by.rules.width)
-        complete(self._counts, self._rows, self._beams, by.tree)
-        if by.rules.paper:
+            self._complete()
             return self._told(by.nbest)
-        self._advance(by.last)
-        beams = self._beams[: self._counts[BEAMS]]
-        if beams[0]["symbol"] != by.rules.space:  # no beam has whole words only
-            return [self._whole_words(beams[beams["score"].argmax()])]
+        if not self._end_words():
+            self._complete()  # letters that nobody has heard: only where there is nothing else
+            if not self._end_words():
+                beams = self._beams[: self._counts[BEAMS]]
+                return [self._whole_words(beams[beams["score"].argmax()])]
         if by.ends and by.graph is not None:
+            beams = self._beams[: self._counts[BEAMS]]
             contexts = self._rows["context"][beams["row"]]
             beams["language"] += by.rules.alpha * by.graph.contexts["end"][contexts]
             beams["score"] = beams["total"] + beams["language"]
         return self._told(by.nbest)
+
+    def _end_words(self) -> bool:
+        """Beams that can end here do, and are judged; the others go, unless all would."""
+        self._advance(self.by.last)
+        return bool(self._beams[0]["symbol"] == self.by.rules.space)
+
+    def _complete(self) -> None:
+        complete(self._counts, self._rows, self._beams, self.by.tree)
 
     def _advance(self, numbers: np.ndarray) -> int:
         by = self.by
