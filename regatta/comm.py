@@ -131,9 +131,10 @@ class Load:
 
     samples: float = 0  # forward and backward passes of the whole model
     nbytes: int = 0  # of a vector merged into another
+    stepped: int = 0  # bytes of weights that an optimiser steps in place
 
     def __bool__(self) -> bool:
-        return bool(self.samples or self.nbytes)
+        return bool(self.samples or self.nbytes or self.stepped)
 
 
 class Op(Protocol[T_co]):
@@ -246,6 +247,13 @@ class Comm(Protocol):
         With `overlap` the work itself starts operations, and tells its `progress`. A virtual world
         does work when its time is over, for caches then hold what is made of it; or, if it is told
         to, `at_once`, while they hold what it is made from.
+        """
+        ...
+
+    def owe(self, load: Load) -> None:
+        """Work that was done just now: the next `compute` takes so much longer.
+
+        Inside of a `compute` it is part of its load already.
         """
         ...
 

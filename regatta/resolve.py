@@ -90,6 +90,14 @@ def split_specs(text: str) -> list[str]:
 # -- clusters ---------------------------------------------------------------------------------
 
 
+def cluster_text(name: str) -> str:
+    """Of a cluster that `load_cluster` knows, with the remarks beside its values, if it has any."""
+    shipped = machines.described()
+    if name in CLUSTERS:
+        return ""
+    return shipped[name] if name in shipped else Path(name).read_text()
+
+
 def load_cluster(name: str) -> Cluster:
     """A shipped cluster, or a TOML, YAML or JSON file with fields of `Cluster`."""
     if name in CLUSTERS:
@@ -124,13 +132,37 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
+_NUMBER = (int | float, "a number")
+_TEXTS = '["crash rank=1 at=4"]'
+_DEEP = {"curve": (2, "[[32, 0.004], [256, 0.02]]"), "paces": (1, "[1.0, 1.02]")}
+_KINDS: dict[Any, tuple[Any, str]] = {
+    str: (str, "text"), bool: (bool, "true or false"), int: _NUMBER, float: _NUMBER,
+}  # fmt: skip
+
+
+def _is_list_of(depth: int, value: Any) -> bool:
+    """Of numbers, or of pairs of them where it is two deep."""
+    if depth == 0:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, list) and all(_is_list_of(depth - 1, each) for each in value)
+
+
 def _cluster(values: Any, path: str) -> Cluster:
     if not isinstance(values, dict):
         raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
     hints = get_type_hints(Cluster)
     for field_name, value in values.items():
-        wanted, what = (str, "text") if hints.get(field_name) is str else (int | float, "a number")
-        if isinstance(value, bool) or not isinstance(value, wanted):
+        if field_name == "faults":
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise ValueError(f"cluster file {path}: faults must be like {_TEXTS}")
+            continue
+        if field_name in _DEEP:
+            if not _is_list_of(_DEEP[field_name][0], value):
+                shape = _DEEP[field_name][1]
+                raise ValueError(f"cluster file {path}: {field_name} must be like {shape}")
+            continue
+        wanted, what = _KINDS.get(hints.get(field_name), _NUMBER)
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
     try:
         cluster: Cluster = config.from_plain(Cluster, values)

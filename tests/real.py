@@ -38,13 +38,16 @@ def light_fuse(folder: Path, rank: int = 1, turn: int = 20, how: str = "kill") -
 
 
 def command(
-    *words: str | Path, environment: dict[str, str] | None = None, timeout: float = 50
+    *words: str | Path,
+    environment: dict[str, str] | None = None,
+    timeout: float = 50,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """The command line, as a person runs it into a pipe."""
     return subprocess.run(
         [*REGATTA, *map(str, words)],
         capture_output=True, text=True, timeout=timeout, check=False,
-        env=os.environ | (environment or {}),
+        env=os.environ | (environment or {}), cwd=cwd,
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def test_the_engine_knows_no_world():
         ("regatta.choices", set()),
         ("regatta.checkpoint", set()),
         ("regatta.aside", set()),
-        ("regatta.cluster", {"regatta.comm"}),
+        ("regatta.cluster", {"regatta.comm", "regatta.cluster.curve", "regatta.cluster.faults"}),
         ("regatta.data.order", {"regatta.data.seeds"}),
     ],
 )

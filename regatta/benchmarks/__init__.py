@@ -83,13 +83,6 @@ def abba(pairs: int) -> Iterator[str]:
         yield from ("AB" if pair % 2 == 0 else "BA")
 
 
-def pin(core: int) -> None:
-    """Stay on one core, where the system allows it."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[core % len(cores)]})
-
-
 @contextmanager
 def _cores_given_back() -> Iterator[None]:
     """One benchmark pins this process; the ranks of the next are to have all cores again."""
@@ -104,7 +97,7 @@ def _cores_given_back() -> Iterator[None]:
 NAMES = (
     "all-reduce", "limit", "server", "one-worker", "transport", "memory", "start-up", "account",
     "virtual", "pipeline", "overhead", "features", "loader", "ng-sgd", "speech", "decode",
-    "images",
+    "images", "prediction",
 )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from regatta.aboard import aboard, play
 from regatta.benchmarks import Result
-from regatta.benchmarks.world import NETWORKS, Network, aboard, measured_run, play
+from regatta.benchmarks.world import NETWORKS, Network, measured_run
 from regatta.comm import Load, Op
 from regatta.stream import Stream
 from regatta.worlds.launch import launch

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regatta.benchmarks import Case, Result, abba, pin
+from regatta.aboard import pin
+from regatta.benchmarks import Case, Result, abba
 from regatta.benchmarks.heard import Heard, heard
 from regatta.decode import Decoder, arpa
 from regatta.decode.beam import prefix_beam, space_of

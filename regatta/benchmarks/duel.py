@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
+from regatta.aboard import aboard, play
 from regatta.benchmarks import Case, abba
 from regatta.benchmarks.peers import Peer, Place
-from regatta.benchmarks.world import Network, aboard, measured_run, play
+from regatta.benchmarks.world import Network, measured_run
 from regatta.config import Run
 from regatta.engine import Rank
 from regatta.worlds.launch import launch

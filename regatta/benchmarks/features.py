@@ -9,7 +9,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from regatta.benchmarks import Case, Result, abba, pin
+from regatta.aboard import pin
+from regatta.benchmarks import Case, Result, abba
 from regatta.data.features import Extractor, Features
 
 _RATE = 16_000

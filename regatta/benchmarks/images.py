@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regatta.aboard import aboard, play
 from regatta.aside import write_aside
 from regatta.benchmarks import Case, Result
 from regatta.benchmarks.duel import duel
 from regatta.benchmarks.peers import BareLoop, Place
-from regatta.benchmarks.world import Network, aboard, measured_run, play
+from regatta.benchmarks.world import Network, measured_run
 from regatta.config import Run
 from regatta.data.frames import locked
 from regatta.data.images.augment import Augmentation

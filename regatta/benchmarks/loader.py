@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from regatta.benchmarks import Case, Result, abba, pin
+from regatta.aboard import pin
+from regatta.benchmarks import Case, Result, abba
 from regatta.data import audio
 from regatta.data.augment import Augmentation
 from regatta.data.corpora import read

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from regatta.aboard import aboard, play
 from regatta.benchmarks import Case, Result, abba
-from regatta.benchmarks.world import DNN, LARGE, Network, aboard, measured_run, play
+from regatta.benchmarks.world import DNN, LARGE, Network, measured_run
 from regatta.engine import Rank
 from regatta.learn.natural import Natural
 from regatta.worlds.launch import launch

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from regatta.aboard import aboard, play
 from regatta.benchmarks import Case, Result, abba
 from regatta.benchmarks.duel import Lap, clocks, since
-from regatta.benchmarks.world import DNN, Network, aboard, measured_run, play
+from regatta.benchmarks.world import DNN, Network, measured_run
 from regatta.comm import Timeline
 from regatta.config import Recording, Run
 from regatta.engine import Rank

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from regatta.benchmarks import Case, Result, pin
+from regatta.aboard import pin
+from regatta.benchmarks import Case, Result
 from regatta.benchmarks.turns import Turns
 from regatta.comm import Comm
 from regatta.config import Run

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from regatta.aboard import prepare_rank
 from regatta.benchmarks import Result
 from regatta.benchmarks.duel import Duel, duel
 from regatta.benchmarks.peers import BareLoop
-from regatta.benchmarks.world import NETWORKS, Network, prepare_rank
+from regatta.benchmarks.world import NETWORKS, Network
 from regatta.learn.layout import num_vector_bytes
 from regatta.worlds.launch import launch
 

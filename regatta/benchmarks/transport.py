@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regatta.aboard import prepare_rank
 from regatta.benchmarks import Case, Result, abba
-from regatta.benchmarks.world import prepare_rank
 from regatta.comm import Comm
 from regatta.worlds.launch import launch
 from regatta.worlds.processes import ProcessComm, connect, run_blocking

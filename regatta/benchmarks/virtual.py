@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from regatta.benchmarks import Case, Result, abba, pin
+from regatta.aboard import pin, prepare_rank
+from regatta.benchmarks import Case, Result, abba
 from regatta.benchmarks.peers import BareLoop, ManyGradients, Place
 from regatta.benchmarks.turns import Turns
-from regatta.benchmarks.world import Network, measured_run, order_of, prepare_rank
+from regatta.benchmarks.world import Network, measured_run, order_of
 from regatta.cluster import Cluster
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings

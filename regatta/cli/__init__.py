@@ -11,7 +11,7 @@ import sys
 from rich.markup import escape
 
 from regatta.cli import training, racing, reporting, data  # isort: skip  (commands are listed in this order)
-from regatta.cli import language, evaluating, recognising, wiring, listing  # isort: skip
+from regatta.cli import language, evaluating, recognising, probing, wiring, listing  # isort: skip
 from regatta.cli.common import app, err
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "language",
     "listing",
     "main",
+    "probing",
     "racing",
     "recognising",
     "reporting",

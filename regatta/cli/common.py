@@ -68,6 +68,15 @@ ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="a shipped cluster, or a .toml or .json file")
 ]
 
+Oversubscribe = Annotated[
+    bool, typer.Option("--oversubscribe", help="let ranks share the devices of a cluster")
+]
+
+
+def sharing(oversubscribe: bool, settings: list[str] | None) -> list[str]:
+    """The settings, and that ranks for which there is no device may share one."""
+    return [*(settings or []), *(["cluster.oversubscribe=true"] if oversubscribe else [])]
+
 
 def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]:
     """The settings and where the weights come from, by its whole path."""

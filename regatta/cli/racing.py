@@ -13,6 +13,7 @@ from regatta.cli.common import (
     AsJson,
     From,
     Out,
+    Oversubscribe,
     Recipe,
     Seed,
     Target,
@@ -24,6 +25,7 @@ from regatta.cli.common import (
     out,
     prepare,
     say_what_was_not_read,
+    sharing,
     warn_of_crowding,
 )  # fmt: skip
 
@@ -62,6 +64,7 @@ def race(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="to simulate on; several: a,b.toml")
     ] = None,
+    oversubscribe: Oversubscribe = False,
     price: Annotated[
         float | None, typer.Option("--price", help="of a host, an hour, in any currency")
     ] = None,
@@ -81,7 +84,8 @@ def race(
 
     if not simulated:
         warm_up()
-    given = [*beginning_with(source, settings), *_as_settings(price, threads)]
+    chosen = sharing(oversubscribe, beginning_with(source, settings))
+    given = [*chosen, *_as_settings(price, threads)]
     worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
     asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
     if resume:

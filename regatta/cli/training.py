@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -17,6 +17,7 @@ from regatta.cli.common import (
     Device,
     From,
     Out,
+    Oversubscribe,
     Recipe,
     Seed,
     Settings,
@@ -30,8 +31,12 @@ from regatta.cli.common import (
     err,
     out,
     prepare,
+    sharing,
     warn_of_crowding,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from regatta.config import Run
 
 
 @app.command()
@@ -102,6 +107,10 @@ def simulate(
     timing_only: Annotated[
         bool, typer.Option("--timing-only", help="charge the clock, learn nothing")
     ] = False,
+    oversubscribe: Oversubscribe = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="what the clock charged: formulas, inputs, sources")
+    ] = False,
     settings: Settings = None,
     target: Target = None,
     seed: Seed = None,
@@ -114,7 +123,7 @@ def simulate(
     from regatta import folders, runs
     from regatta.resolve import resolve, with_workers
 
-    chosen = beginning_with(source, settings)
+    chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
@@ -127,6 +136,8 @@ def simulate(
         if display is not None:
             display.close()
     _print_summary(plan.events, plan.folder, as_json)
+    if explain and not as_json:
+        _explain(run, cluster)
 
 
 @app.command()
@@ -151,6 +162,19 @@ def replay(
         out.print("identical" if result.identical else "different")
     if not result.identical:
         raise typer.Exit(1)
+
+
+def _explain(run: Run, cluster: str | None) -> None:
+    from regatta.cluster.explain import Job, explained, sources_in
+    from regatta.learn.layout import num_vector_bytes
+    from regatta.resolve import cluster_text
+
+    hosts = len(set(run.cluster.hosts(run.workers)))
+    nbytes = num_vector_bytes(run.task.model())
+    sources = sources_in(cluster_text(cluster)) if cluster else {}
+    out.print("What the clock charged; who waits for whom is simulated:", markup=False)
+    for line in explained(run.cluster, Job(run.workers, hosts, run.minibatch, nbytes), sources):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _print_summary(events: Path, folder: Path, as_json: bool) -> None:

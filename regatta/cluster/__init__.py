@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from regatta.cluster.curve import checked_curve, on_curve
+from regatta.cluster.faults import Crash, Cut, Fault, Slow, read_fault
 from regatta.comm import Load, Seconds
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal hosts on one switch; a network card carries one message at a time, each way.
+    """Equal hosts on one switch, each with a network card that carries messages both ways.
 
     The defaults describe hosts of one worker that compute 10,000 samples a second and share
     100 Gbit/s links; workers of one host talk over PCIe 3 (12 GB/s, as NCCL takes it).
@@ -22,29 +24,43 @@ class Cluster:
 
     sample_seconds: Seconds = 1e-4  # forward and backward of one sample
     batch_seconds: Seconds = 0.0  # the fixed part of every minibatch
+    curve: tuple[tuple[float, Seconds], ...] = ()  # or [samples, seconds] as measured, in pairs
+    crowded: float = 1.0  # all that times this, where several workers share a host
     merge_bandwidth: float = 10e9  # bytes a second of a vector merged into another
+    step_bandwidth: float = 0.0  # of weights that an optimiser steps; 0: it costs nothing
     latency: Seconds = 5e-6
     bandwidth: float = 12.5e9  # bytes a second of a network card, each way
     per_host: int = 1  # workers on a host; they share its network card
     local_latency: Seconds = 2e-6  # between ranks of one host
     local_bandwidth: float = 12e9
+    sum_latency: Seconds = 0.0  # of a sum that a host's ranks make through memory they share ...
+    sum_bandwidth: float = 0.0  # ... bytes a second of it; 0: they send messages round a ring
+    sharing: str = "turns"  # messages on one card, one after the other; or fair: all at once
+    duplex: bool = True  # with fair: a card sends and receives at the same time
+    devices: int = 0  # that there are in all; 0: as many as are asked for
+    oversubscribe: bool = False  # more ranks than devices share them
     jitter: float = 0.0  # coefficient of variation of computing times
     jitter_shape: str = "lognormal"  # or normal
     uneven: float = 0.0  # coefficient of variation of the workers' own speeds, which they keep
+    paces: tuple[float, ...] = ()  # or factors of the first workers' times, where they are known
     pauses: float = 0.0  # chance that some work is interrupted ...
     pause_seconds: Seconds = 0.1  # ... for so long, in the mean
     stragglers: int = 0  # the last so many workers are slow ...
     straggle: float = 5.0  # ... by this factor
     jitter_seed: int = 0
+    faults: tuple[str, ...] = ()  # what goes wrong: see cluster/faults.py
     price_per_hour: float = 0.0  # of a host; 0: not known
 
     def __post_init__(self) -> None:
-        for name in ("merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host"):
+        for name in (
+            "merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host", "crowded",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ValueError(f"cluster.{name} must be more than 0")
         for name in (
             "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
-            "price_per_hour", "uneven", "pauses", "pause_seconds",
+            "price_per_hour", "uneven", "pauses", "pause_seconds", "step_bandwidth", "sum_latency",
+            "sum_bandwidth", "devices",
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"cluster.{name} must not be negative")
@@ -52,15 +68,51 @@ class Cluster:
             raise ValueError(f"cluster.pauses is a chance, 1 at most, not {self.pauses:g}")
         if self.jitter_shape not in ("lognormal", "normal"):
             raise ValueError(f"cluster.jitter_shape: lognormal or normal, not {self.jitter_shape}")
+        for fault in self.faults:
+            read_fault(fault)
+        if self.sharing not in ("turns", "fair"):
+            raise ValueError(f"cluster.sharing: turns or fair, not {self.sharing}")
+        if not all(0 < pace < math.inf for pace in self.paces):
+            raise ValueError("cluster.paces must all be more than 0")
+        object.__setattr__(self, "curve", checked_curve(self.curve))
 
     def hosts(self, workers: int, shares: Sequence[int | None] = ()) -> list[int]:
         """The host of every rank: of the workers, then of the servers.
 
         A server shares the host of the worker named in `shares`, or has one of its own.
         """
-        of_workers = [worker // self.per_host for worker in range(workers)]
-        own = itertools.count(of_workers[-1] + 1)
+        shares = self.placed(workers, shares)
+        of_workers = [self.device_of(worker) // self.per_host for worker in range(workers)]
+        own = itertools.count(max(of_workers) + 1)
         return of_workers + [next(own) if w is None else of_workers[w] for w in shares]
+
+    def faults_of(self, ranks: int, hosts: int) -> list[Fault]:
+        """As data; whom there is not is refused."""
+        found = [read_fault(text) for text in self.faults]
+        for fault, text in zip(found, self.faults, strict=True):
+            if isinstance(fault, Cut) and fault.host >= hosts:
+                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
+            if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
+                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
+        return found
+
+    def device_of(self, worker: int) -> int:
+        return worker % self.devices if self.devices else worker
+
+    def placed(self, workers: int, shares: Sequence[int | None]) -> list[int | None]:
+        """For every server the worker whose device it shares; None where it has one of its own.
+
+        Ranks for which there is no device are refused, unless they may share.
+        """
+        wanted = workers + sum(worker is None for worker in shares)
+        if not self.devices or wanted <= self.devices:
+            return list(shares)
+        if not self.oversubscribe:
+            raise ValueError(
+                f"{wanted} ranks and {self.devices} devices: use fewer workers, a larger cluster, "
+                "servers that share (placement=colocated), or --oversubscribe"
+            )
+        return [n % workers if share is None else share for n, share in enumerate(shares)]
 
     def computing(
         self, rank: int, workers: int, device: int | None = None
@@ -71,8 +123,9 @@ class Cluster:
         """
         slow_ranks = range(workers - self.stragglers, workers)
         slow = self.straggle if (rank if device is None else device) in slow_ranks else 1.0
-        if self.uneven:
-            slow *= _own_pace(self, rank if device is None else device)
+        if min(workers, self.per_host) > 1:
+            slow *= self.crowded
+        slow *= _own_pace(self, rank if device is None else device)
         if not self.jitter and not self.pauses:
             return _steady(self, slow)
         generator = random.Random(self.jitter_seed * 1_000_003 + rank)
@@ -106,6 +159,8 @@ class Cluster:
         hosts = ranks if hosts is None else hosts
         inside = -(-ranks // max(hosts, 1))  # ranks on the fullest host
         between = _ring_seconds(hosts, nbytes, self.latency, self.bandwidth)
+        if self.sum_bandwidth and inside > 1:
+            return between + self.sum_latency + nbytes / self.sum_bandwidth
         return between + _ring_seconds(inside, nbytes, self.local_latency, self.local_bandwidth)
 
     def broadcast(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
@@ -120,12 +175,16 @@ class Cluster:
 def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
     """How long a load takes without jitter; ranks that are equally fast share it."""
     merge_bandwidth, sample_seconds = cluster.merge_bandwidth, cluster.sample_seconds
-    batch_seconds = cluster.batch_seconds
+    batch_seconds, curve = cluster.batch_seconds, cluster.curve
+    step_bandwidth = cluster.step_bandwidth or math.inf
 
     def seconds(load: Load) -> Seconds:
-        constant = load.nbytes / merge_bandwidth
+        constant = load.nbytes / merge_bandwidth + load.stepped / step_bandwidth
         if load.samples:
-            constant += batch_seconds + load.samples * sample_seconds
+            if curve:
+                constant += on_curve(curve, load.samples)
+            else:
+                constant += batch_seconds + load.samples * sample_seconds
         return constant * slow
 
     return seconds
@@ -133,6 +192,10 @@ def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
 
 def _own_pace(cluster: Cluster, rank: int) -> float:
     """A worker's own factor, the same for all its work; drawn apart from its jitter."""
+    if rank < len(cluster.paces):
+        return cluster.paces[rank]
+    if not cluster.uneven:
+        return 1.0
     generator = random.Random(f"{cluster.jitter_seed}/{rank}")
     return generator.lognormvariate(*_around_one(cluster.uneven))
 

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from torch import Tensor
 
-from regatta.comm import Comm, Load, Op, Phantom, Traffic, Vector
+from regatta.comm import Comm, Load, Op, Phantom, Vector
 from regatta.data.seeds import mixed_seed
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout, Span
@@ -22,17 +22,19 @@ _load, _phantom = lru_cache(Load), lru_cache(Phantom)
 class TimingPart:
     """Steps as a part does, on phantoms."""
 
-    def __init__(self, span: Span, memory: int, traffic: Traffic) -> None:
+    def __init__(self, span: Span, memory: int, comm: Comm) -> None:
         self.span = span
+        self.comm = comm
         self.steps = 0
         self.version = 0
         self.merging = _load(0, span.nbytes)
+        self.stepping = _load(0, 0, span.nbytes)
         self.weights = self.loan = _phantom(span.nbytes, 1.0)
         self.nothing = _phantom(span.nbytes, 0.0)
         memory_bytes = (memory * span.num_parameters + 2) * span.dtype.itemsize
         self.optimiser_state = Phantom(memory_bytes) if memory else None
         self.no_optimiser_state = Phantom(memory_bytes, 0.0)
-        self._traffic = traffic
+        self._traffic = comm.traffic
 
     def load(self, weights: Vector, version: int | None = None) -> None:
         if version is not None:
@@ -44,6 +46,7 @@ class TimingPart:
     ) -> None:
         if born is not None:
             self._traffic.note_age(self.version - born)
+        self.comm.owe(self.stepping)
         self.steps += 1
         self.version += of
         self._changed()
@@ -140,8 +143,7 @@ class TimingReplica(TimingPart):
         changed: Callable[[], None] = lambda: None,
         rehearsal: Rehearsal | None = None,
     ) -> None:
-        super().__init__(layout, len(optimiser.memory), comm.traffic)
-        self.comm = comm
+        super().__init__(layout, len(optimiser.memory), comm)
         self.layout = layout
         self.stream = stream
         self.turns = 0
@@ -203,7 +205,7 @@ class TimingReplica(TimingPart):
             return self
         if (number, of) not in self._parts:
             stripe = self.layout.stripe(number, of)
-            self._parts[number, of] = TimingPart(stripe, self._memory, self._traffic)
+            self._parts[number, of] = TimingPart(stripe, self._memory, self.comm)
         return self._parts[number, of]
 
     def stage(self, number: int, of: int, micro: int) -> TimingStage:
@@ -211,7 +213,7 @@ class TimingReplica(TimingPart):
         slices = split(self._rehearsal.model, self.layout, of)
         if (number, of) not in self._stages:
             stretch = slices[number].stretch
-            self._stages[number, of] = TimingPart(stretch, self._memory, self._traffic)
+            self._stages[number, of] = TimingPart(stretch, self._memory, self.comm)
         between = partial(self._rehearsal.between, slices, micro)
         return TimingStage(self, self._stages[number, of], number, between, micro)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from regatta.cluster.faults import Cut
 from regatta.comm import Seconds
 
 
 class Link:
     """A way out and a way in, each for one message at a time."""
 
-    __slots__ = ("bandwidth", "in_free", "latency", "out_free")
+    __slots__ = ("bandwidth", "cuts", "in_free", "latency", "out_free")
 
-    def __init__(self, latency: Seconds, bandwidth: float) -> None:
+    def __init__(self, latency: Seconds, bandwidth: float, cuts: Sequence[Cut] = ()) -> None:
         self.latency = latency
         self.bandwidth = bandwidth
+        self.cuts = cuts
         self.out_free: Seconds = 0.0
         self.in_free: Seconds = 0.0
 

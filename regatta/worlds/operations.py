@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from regatta.comm import ANY, Message, Seconds, Vector
+from regatta.cluster import Cluster
+from regatta.cluster.faults import Cut
+from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
 if TYPE_CHECKING:
     from regatta.worlds.virtual import VirtualComm
@@ -77,11 +79,16 @@ class Computing(Pending):
         self.work = work
 
     def do(self) -> None:
+        rank = self.rank
+        if rank.is_dead:
+            return
+        rank.works = True
         try:
             value = self.work()
         except Exception as error:
-            self.rank._add_note(error)
+            rank._add_note(error)
             raise
+        rank.works = False
         self.finish(value)
 
     def finish(self, value: Any) -> None:
@@ -140,12 +147,17 @@ class Meeting:
 class Group:
     """Ranks that meet for collectives, which all of them join in the same order."""
 
-    __slots__ = ("_joined", "_open", "free", "hosts", "members", "order", "summing")
+    __slots__ = ("_joined", "_open", "cuts", "free", "hosts", "members", "order", "summing")
 
     def __init__(
-        self, name: str, members: tuple[int, ...], by_host: Sequence[Sequence[int]]
+        self,
+        name: str,
+        members: tuple[int, ...],
+        by_host: Sequence[Sequence[int]],
+        cuts: Sequence[Cut] = (),
     ) -> None:
         self.members = members
+        self.cuts = cuts
         self.hosts = len(by_host)
         # Sums are added up host by host; one rank a host is as good as one host.
         self.order = by_host if self.hosts < len(members) else [members]
@@ -169,3 +181,43 @@ class Group:
         if len(meeting.ops) < len(self.members):
             return None
         return self._open.pop(number)
+
+    def sum(self, cluster: Cluster, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
+        """How long it takes, and what comes of it."""
+        total = _added([_added([data[rank] for rank in ranks]) for ranks in self.order])
+        return cluster.all_reduce(total.nbytes, len(self.members), self.hosts), total
+
+    def spread(
+        self, root: int, cluster: Cluster, data: Mapping[int, Vector]
+    ) -> tuple[Seconds, Vector]:
+        result = data[root]
+        return cluster.broadcast(result.nbytes, len(self.members), self.hosts), result
+
+
+def _added(vectors: list[Vector]) -> Vector:
+    """In this order; what is given stays as it is."""
+    total = vectors[0]
+    for number, vector in enumerate(vectors[1:]):
+        if number == 0:
+            total = total + vector
+        else:
+            total += vector  # in place, if it is a tensor: nobody else has this one
+    return total
+
+
+def complain_of_waiting(ranks: Sequence[VirtualComm]) -> None:
+    """When nothing is left to happen: who waits would wait for ever, and the dead are named."""
+    waiting = [rank for rank in ranks if rank._waits_for is not None]
+    dead = [rank for rank in ranks if rank.is_dead]
+    gone = [rank for rank in ranks if rank not in waiting and rank not in dead]
+    told = [f"rank {rank.rank} crashed, as cluster.faults says" for rank in dead]
+    told += [
+        f"rank {rank.rank} waits for {rank._waits_for.describe()}"
+        for rank in waiting
+        if rank._waits_for is not None
+    ]
+    text = ", ".join(told) + (f"; ended: {', '.join(str(r.rank) for r in gone)}" if gone else "")
+    if dead:
+        raise WorldFailed(text)
+    if waiting:
+        raise Deadlock(f"nothing is left to happen: {text}")

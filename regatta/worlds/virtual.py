@@ -17,11 +17,31 @@ import torch
 
 from regatta.choices import NOTHING, Chance, Kind, Live
 from regatta.cluster import Cluster
-from regatta.comm import ANY, DATA, WORLD, Deadlock, Load, Message, Op, Seconds, Traffic, Vector
+from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work
+from regatta.comm import (
+    ANY,
+    DATA,
+    WORLD,
+    Load,
+    Message,
+    Op,
+    Seconds,
+    Traffic,
+    Vector,
+)
 from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link
 from regatta.worlds.memory import seldom_collecting
-from regatta.worlds.operations import SENT, Computing, Done, Group, Inbox, Pending
+from regatta.worlds.operations import (
+    SENT,
+    Computing,
+    Done,
+    Group,
+    Inbox,
+    Pending,
+    complain_of_waiting,
+)
+from regatta.worlds.sharing import Sharing, Way
 
 T = TypeVar("T")
 
@@ -45,58 +65,65 @@ class VirtualWorld:
         self.size = size
         self.cluster = cluster
         workers = size if workers is None else workers
-        shares = [None] * (size - workers) if shares is None else shares
+        shares = cluster.placed(workers, [None] * (size - workers) if shares is None else shares)
         self.hosts = list(hosts) or cluster.hosts(workers, shares)
         self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
         self.now: Seconds = 0.0
         self.halted = False
+        self.sharing = Sharing(self._at, lambda: self.now) if cluster.sharing == "fair" else None
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
+        faults = cluster.faults_of(size, len(set(self.hosts)))
+        cuts = [fault for fault in faults if isinstance(fault, Cut)]
         self._groups = {
-            name: Group(name, ranks, by_host(ranks, self.hosts))
+            name: Group(name, ranks, by_host(ranks, self.hosts), self._that_part(ranks, cuts))
             for name, ranks in self.groups.items()
         }
-        cards = {host: Link(cluster.latency, cluster.bandwidth) for host in self.hosts}
+        cards = {
+            host: Link(cluster.latency, cluster.bandwidth, [c for c in cuts if c.host == host])
+            for host in self.hosts
+        }
         self.comms: list[VirtualComm] = []
         for rank in range(size):
             shared = None if rank < workers else shares[rank - workers]
             seconds = cluster.computing(rank, workers, shared)
-            device = Device() if shared is None else self.comms[shared]._device
+            owner = cluster.device_of(rank) if rank < workers else shared
+            device = Device() if owner in (None, rank) else self.comms[owner or 0]._device
             self.comms.append(
                 VirtualComm(self, rank, seconds, cards[self.hosts[rank]], device, chance(rank))
             )
             if shared is not None:
                 device.is_shared = True
                 self.comms[rank]._is_guest = True
+        self.crashes = [fault for fault in faults if isinstance(fault, Crash)]
+        for fault in faults:
+            if isinstance(fault, Slow):
+                self.comms[fault.rank]._slow.append(fault)
 
     def run(self, play: Callable[[VirtualComm], Coroutine[Any, Any, T]]) -> list[T]:
         """Play every rank to its end; what each returns, by rank."""
         for comm in self.comms:
             comm._coroutine = play(comm)
             self._at(0.0, VirtualComm._resume, comm)
+        for crash in self.crashes:
+            self._at(crash.at, VirtualComm._die, self.comms[crash.rank])
         heap = self._heap
         try:
             with seldom_collecting(self.size):
                 while heap:
                     self.now, _, action, argument = heappop(heap)
                     action(argument)
-            waiting = [comm for comm in self.comms if comm._waits_for is not None]
-            if waiting:
-                raise Deadlock(self._who_waits(waiting))
+            complain_of_waiting(self.comms)
         finally:
             for comm in self.comms:
                 if comm._coroutine is not None:
                     comm._coroutine.close()
         return [comm._result for comm in self.comms]
 
-    def _who_waits(self, waiting: list[VirtualComm]) -> str:
-        gone = {comm.rank for comm in self.comms} - {comm.rank for comm in waiting}
-        text = "nothing is left to happen: " + ", ".join(
-            f"rank {comm.rank} waits for {comm._waits_for.describe()}"
-            for comm in waiting
-            if comm._waits_for is not None
-        )
-        return text + (f"; ended: {', '.join(map(str, sorted(gone)))}" if gone else "")
+    def _that_part(self, ranks: Sequence[int], cuts: Sequence[Cut]) -> list[Cut]:
+        """The cuts that keep these ranks from each other."""
+        hosts = {self.hosts[rank] for rank in ranks}
+        return [cut for cut in cuts if cut.host in hosts and len(hosts) > 1]
 
     def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
         heappush(self._heap, (time, next(self._ticket), action, argument))
@@ -132,6 +159,11 @@ class VirtualComm:
         self._device = device
         self._is_guest = False  # takes its time from the device's own rank
         self._seconds = seconds
+        self._owed: Seconds = 0.0  # for what was done outside of computing
+        self._charges_steps = world.cluster.step_bandwidth > 0
+        self.works = False  # at what a computing stands for
+        self._slow: list[Slow] = []
+        self.is_dead = False
         self.chance = chance
         self._work_now: Seconds = 0.0
         self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
@@ -158,6 +190,11 @@ class VirtualComm:
             return SENT
         link = self._card if world.hosts[dst] != self._host else self._local
         start = world.now if self._work is None else self._work_now
+        if link.cuts:
+            start = end_of_cuts(link.cuts, start)
+        if world.sharing is not None:
+            world._at(start, self._share_links, (link, message, dst))
+            return SENT
         if link.out_free > start:
             start = link.out_free
         link.out_free = start + nbytes / link.bandwidth
@@ -191,12 +228,12 @@ class VirtualComm:
         self, data: Vector, group: str = WORLD, into: Vector | None = None, written: bool = True
     ) -> Op[Vector]:
         together = self._world._groups[group]
-        return self._meet(together, together.summing, data, self._sum)
+        return self._meet(together, together.summing, data, together.sum)
 
     def broadcast(self, data: Vector, root: int, group: str = WORLD) -> Op[Vector]:
         together = self._world._groups[group]
         return self._meet(
-            together, f"broadcast from rank {root}", data, partial(self._spread, root)
+            together, f"broadcast from rank {root}", data, partial(together.spread, root)
         )
 
     def compute(
@@ -205,6 +242,12 @@ class VirtualComm:
         world, device = self._world, self._device
         start = world.now
         seconds = self._seconds(load)
+        if self._owed:
+            seconds += self._owed
+            self._owed = 0.0
+        if self._slow:
+            began = max(start, 0.0 if self._is_guest else device.free)
+            seconds = end_of_work(self._slow, began, seconds) - began
         traffic = self.traffic
         traffic.computing += seconds
         op = Computing(self, Done(work()).get if at_once else work)
@@ -228,6 +271,10 @@ class VirtualComm:
             # processor's caches still hold it.
             heappush(world._heap, (end, next(world._ticket), Computing.do, op))
         return op
+
+    def owe(self, load: Load) -> None:
+        if self._charges_steps and not self.works:
+            self._owed += self._seconds(load)
 
     def _do_unless_late(self, op_and_taken: tuple[Computing, Seconds]) -> None:
         """What a server took from this device meanwhile is still to be made up for."""
@@ -260,6 +307,23 @@ class VirtualComm:
 
     # -- how it comes about -----------------------------------------------------------------
 
+    def _share_links(self, sent: tuple[Link, Message, int]) -> None:
+        """The message passes as fast as others let it; the last byte comes a latency later."""
+        link, message, dst = sent
+        world, receiver = self._world, self._world.comms[dst]
+        assert world.sharing is not None
+        into = receiver._card if link is self._card else receiver._local
+        full = world.cluster.duplex
+        ways: dict[Way, float] = {(link, "out" if full else ""): link.bandwidth}
+        ways[into, "in" if full else ""] = into.bandwidth
+
+        def passed(began: Seconds) -> None:
+            if self.traffic.timeline is not None:
+                self.traffic.timeline.note("s", began, world.now)
+            world._at(world.now + link.latency, receiver._deliver, message)
+
+        world.sharing.begin(ways, message.data.nbytes, passed)
+
     def _add_note(self, error: Exception) -> None:
         note = f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds"
         if note not in getattr(error, "__notes__", ()):
@@ -270,7 +334,7 @@ class VirtualComm:
         group: Group,
         what: str,
         data: Vector,
-        close: Callable[[Group, Mapping[int, Vector]], tuple[Seconds, Vector]],
+        close: Callable[[Cluster, Mapping[int, Vector]], tuple[Seconds, Vector]],
     ) -> Pending:
         """Join this group's next collective; `close` tells its cost and result."""
         self.traffic.messages += 1
@@ -279,20 +343,17 @@ class VirtualComm:
         now = self._world.now if self._work is None else self._work_now
         meeting = group.join(op, data, now)
         if meeting is not None:
-            cost, result = close(group, meeting.data)
-            group.free = max(meeting.last_arrival, group.free) + cost
+            cost, result = close(self._cluster, meeting.data)
+            start = max(meeting.last_arrival, group.free)
+            group.free = end_of_cuts(group.cuts, start) + cost
             self._world._at(group.free, meeting.finish, result)
         return op
 
-    def _sum(self, group: Group, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
-        total = _added([_added([data[rank] for rank in ranks]) for ranks in group.order])
-        return self._cluster.all_reduce(total.nbytes, len(group.members), group.hosts), total
-
-    def _spread(
-        self, root: int, group: Group, data: Mapping[int, Vector]
-    ) -> tuple[Seconds, Vector]:
-        result = data[root]
-        return self._cluster.broadcast(result.nbytes, len(group.members), group.hosts), result
+    def _die(self) -> None:
+        if self._coroutine is not None:
+            self._coroutine.close()
+            self._coroutine = self._waits_for = None
+            self.is_dead = True
 
     def _recorded(self, kind: Kind) -> int:
         recorded = self.chance.take(kind)
@@ -302,13 +363,15 @@ class VirtualComm:
     def _first_byte(self, message: Message) -> None:
         world = self._world
         link = self._card if world.hosts[message.src] != self._host else self._local
-        start = world.now
+        start = end_of_cuts(link.cuts, world.now) if link.cuts else world.now
         if link.in_free > start:
             start = link.in_free
         link.in_free = start + message.data.nbytes / link.bandwidth
         heappush(world._heap, (link.in_free, next(world._ticket), self._deliver, message))
 
     def _deliver(self, message: Message) -> None:
+        if self.is_dead:
+            return
         for op in self._receives:
             src, tag = op.what
             if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
@@ -322,6 +385,8 @@ class VirtualComm:
         self._inbox.put(message)
 
     def _resume(self) -> None:
+        if self.is_dead:
+            return
         try:
             self._waits_for = self._coroutine.send(None)  # type: ignore[union-attr]
         except StopIteration as stop:
@@ -331,14 +396,3 @@ class VirtualComm:
             self._add_note(error)
             raise
         self._waits_since = self._world.now
-
-
-def _added(vectors: list[Vector]) -> Vector:
-    """In this order; what is given stays as it is."""
-    total = vectors[0]
-    for number, vector in enumerate(vectors[1:]):
-        if number == 0:
-            total = total + vector
-        else:
-            total += vector  # in place, if it is a tensor: nobody else has this one
-    return total

@@ -1,0 +1,163 @@
+"""From what was measured on a machine to a cluster that the virtual clock can charge by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, pstdev
+
+from regatta.cluster import Cluster
+from regatta.cluster.fit import fit_line
+from regatta.comm import Seconds
+
+_PAUSE = 2.0  # what takes so many times the median was interrupted
+_AT_ONCE = 1e15  # bytes a second of what is too fast to be seen
+
+
+@dataclass(frozen=True)
+class Measured:
+    """By the workers of one host. Lists of times are one a worker, but for `alone`: worker 0's."""
+
+    nbytes: int  # of the vector
+    alone: Mapping[int, Sequence[Seconds]]  # gradients by minibatch, while nobody else computes
+    together: Mapping[int, Sequence[Sequence[Seconds]]]  # likewise, while all do
+    steps: Sequence[Sequence[Seconds]]  # of the optimiser, in place
+    merges: Sequence[Sequence[Seconds]]  # of a gradient into a model that came from another worker
+    exchanges: Sequence[Sequence[Seconds]] = ()  # a sum of all workers' vectors, and a step with it
+    messages: Sequence[tuple[int, Seconds]] = ()  # one way
+    sums: Sequence[tuple[int, Seconds]] = ()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A cluster, where each of its values comes from, and what could not be told."""
+
+    cluster: Cluster
+    sources: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+def fitted(measured: Measured, devices: int) -> Fitted:
+    """As many `devices` as the host has."""
+    fit = _Fit(measured)
+    return Fitted(
+        Cluster(per_host=devices, devices=devices, **fit.values),  # type: ignore[arg-type]
+        fit.sources | {"devices": "what this process may use", "per_host": "likewise"},
+        fit.remarks,
+    )
+
+
+class _Fit:
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self.values: dict[str, object] = {}
+        self.sources: dict[str, str] = {}
+        self.remarks: list[str] = []
+        self._workers = len(measured.steps)
+        self._computing()
+        self._variation()
+        self._vectors()
+        if self._workers > 1:
+            self._messages()
+            self._sums()
+        else:
+            self.remarks.append("links and sums could not be told: there was one worker")
+
+    def _tell(self, name: str, value: object, source: str) -> None:
+        self.values[name], self.sources[name] = value, source
+
+    def _computing(self) -> None:
+        found = self._measured
+        curve = tuple((m, median(times)) for m, times in sorted(found.alone.items()))
+        count = sum(len(times) for times in found.alone.values())
+        self._tell("curve", curve, f"medians of {count} gradients of one worker alone")
+        ratios = [
+            median(map(median, workers)) / median(found.alone[m])
+            for m, workers in found.together.items()
+        ]
+        self._crowded = max(median(ratios), 1.0) if self._workers > 1 else 1.0
+        if self._workers > 1:
+            source = f"{self._workers} workers at once / one alone"
+            self._tell("crowded", self._crowded, source)
+
+    def _variation(self) -> None:
+        """Each worker's own pace, how single gradients vary, and rare interruptions."""
+        found = self._measured.together
+        centres = {m: [median(times) for times in workers] for m, workers in found.items()}
+        paces = [
+            fmean(own[worker] / fmean(own) for own in centres.values())
+            for worker in range(self._workers)
+        ]
+        if self._workers > 1:
+            self._tell("paces", tuple(paces), "medians of each worker / the mean of all")
+        relative = [
+            seconds / centres[m][worker]
+            for m, workers in found.items()
+            for worker, times in enumerate(workers)
+            for seconds in times
+        ]
+        usual = [each for each in relative if each < _PAUSE]
+        self._tell("jitter", pstdev(usual), f"{len(relative)} gradients against their medians")
+        pauses = len(relative) - len(usual)
+        if not pauses:
+            self.remarks.append(f"pauses could not be told: none in {len(relative)} gradients")
+            return
+        beyond = [
+            seconds - centres[m][worker]
+            for m, workers in found.items()
+            for worker, times in enumerate(workers)
+            for seconds in times
+            if seconds >= _PAUSE * centres[m][worker]
+        ]
+        source = f"{pauses} of {len(relative)} gradients took {_PAUSE:g} times the median or more"
+        self._tell("pauses", pauses / len(relative), source)
+        self._tell("pause_seconds", fmean(beyond), source)
+
+    def _vectors(self) -> None:
+        """Measured while all workers do so: the clock makes them as slow again."""
+        found = self._measured
+        for name, times in (("step_bandwidth", found.steps), ("merge_bandwidth", found.merges)):
+            seconds = median(map(median, times)) / self._crowded
+            count = sum(map(len, times))
+            self._tell(name, found.nbytes / seconds, f"{count} times {found.nbytes:,} bytes")
+
+    def _messages(self) -> None:
+        line = fit_line(self._measured.messages)
+        self.remarks += [f"messages: {remark}" for remark in line.remarks]
+        source = f"messages of {_sizes(self._measured.messages)}, line within {line.error:.0%}"
+        self._tell("local_latency", line.fixed or 0.0, source)
+        self._tell("local_bandwidth", line.bandwidth or _AT_ONCE, source)
+
+    def _sums(self) -> None:
+        """Small sums tell what meeting costs; the vector itself, between gradients, the rest."""
+        found = self._measured
+        meeting = min(seconds for _, seconds in found.sums)
+        whole = median(map(median, found.exchanges)) - median(map(median, found.steps))
+        if whole <= meeting:
+            self.remarks.append("the bandwidth of sums could not be told: a step hides them")
+        meeting = max(min(meeting, whole), 0.0)
+        rest = whole - meeting
+        bandwidth = found.nbytes / rest if rest > found.nbytes / _AT_ONCE else _AT_ONCE
+        source = f"sums of {_sizes(found.sums)}, and of the vector with a step, less the step"
+        self._tell("sum_latency", meeting, source)
+        self._tell("sum_bandwidth", bandwidth, source)
+
+
+def _sizes(points: Sequence[tuple[int, Seconds]]) -> str:
+    sizes = [nbytes for nbytes, _ in points]
+    return f"{min(sizes):,} to {max(sizes):,} bytes"
+
+
+def as_toml(fit: Fitted, title: str) -> str:
+    """A cluster file; every value with its source beside it."""
+    lines = [f"# {title}"]
+    for name, source in fit.sources.items():
+        lines.append(f"{name} = {_plain(getattr(fit.cluster, name))}  # {source}")
+    lines += [f"# {remark}" for remark in fit.remarks]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_plain, value)) + "]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

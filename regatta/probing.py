@@ -1,0 +1,243 @@
+"""Measure this machine for a run: gradients, steps, merges, messages and sums of real workers.
+
+Workers never train together here. What they exchange is exchanged between gradients, as in a
+training: caches then hold what they would hold there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from regatta.aboard import aboard
+from regatta.cluster.probe import Measured
+from regatta.comm import Seconds
+from regatta.config import Evaluation, Recording, Run
+from regatta.engine import Rank, order_of
+from regatta.strategies.all_reduce import AllReduce
+from regatta.strategies.single import Single
+from regatta.worlds.launch import launch
+from regatta.worlds.processes import run_blocking
+
+_WARM_UP = 2
+_FEWEST, _MOST = 8, 200  # repeats of anything
+_SMALLEST = 4096  # bytes of a message: smaller ones travel with their header
+_NEVER = 1e12  # epochs
+
+
+def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds = 1.0) -> Measured:
+    """`seconds` of measuring for every kind of work and every minibatch."""
+    run = replace(
+        run,
+        strategy=AllReduce() if workers > 1 else Single(),
+        workers=workers,
+        minibatch=max(minibatches),
+        recording=Recording(usage=0, spans=0),
+        evaluation=Evaluation(every=_NEVER),
+    )
+    for minibatch in minibatches:
+        if minibatch < 1:
+            raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
+    told = launch(workers, _measure, (run, tuple(sorted(set(minibatches))), seconds))
+    return _together(told)
+
+
+@dataclass
+class _Told:
+    """What one worker has measured."""
+
+    nbytes: int
+    alone: dict[int, list[Seconds]] = field(default_factory=dict)
+    together: dict[int, list[Seconds]] = field(default_factory=dict)
+    steps: list[Seconds] = field(default_factory=list)
+    merges: list[Seconds] = field(default_factory=list)
+    exchanges: list[Seconds] = field(default_factory=list)
+    messages: list[tuple[int, Seconds]] = field(default_factory=list)
+    sums: list[tuple[int, Seconds]] = field(default_factory=list)
+
+
+def _together(told: list[_Told]) -> Measured:
+    first = told[0]
+    return Measured(
+        nbytes=first.nbytes,
+        alone=first.alone,
+        together={m: [each.together[m] for each in told] for m in first.together},
+        steps=[each.steps for each in told],
+        merges=[each.merges for each in told],
+        exchanges=[each.exchanges for each in told],
+        messages=first.messages,
+        sums=first.sums,
+    )
+
+
+def _measure(
+    rank: int,
+    size: int,
+    init_method: str,
+    run: Run,
+    minibatches: tuple[int, ...],
+    seconds: Seconds,
+) -> _Told:
+    with aboard(rank, size, init_method, run) as player:
+        bench = _Bench(player, seconds)
+        for minibatch in minibatches:
+            bench.gradients(minibatch)
+        bench.merges()
+        if size > 1:
+            bench.messages()
+            bench.sums()
+            bench.exchanges()
+        return bench.told
+
+
+class _Batches:
+    """Minibatches of any size, without end."""
+
+    def __init__(self, player: Rank, minibatch: int) -> None:
+        self.samples = minibatch
+        self._data, self._rank = player.around.data, player.comm.rank
+        self._order = order_of(replace(player.run, minibatch=minibatch), self._data)
+        self._turn = 0
+
+    def next(self, number: int | None = None) -> Any:
+        self._turn += 1
+        return self._data.batch(self._order.indices(self._rank, self._turn - 1))
+
+
+class _Bench:
+    def __init__(self, player: Rank, seconds: Seconds) -> None:
+        self._player, self._seconds = player, seconds
+        self._comm, self._replica = player.comm, player.replica
+        self.told = _Told(self._replica.layout.nbytes)
+        self._gradient_seconds = 0.0  # of the smallest minibatch
+
+    def gradients(self, minibatch: int) -> None:
+        """By worker 0 alone, while the others wait; then by all at once, each for itself."""
+        self._replica.stream = _Batches(self._player, minibatch)
+        alone: list[Seconds] = []
+        times = 0
+        if self._comm.rank == 0:
+            self._train(_WARM_UP)
+            guess = self._train(1)[0][0]
+            times = self._times(guess)
+            alone, _ = self._train(times)
+        times = int(self._agreed(times))
+        self.told.alone[minibatch] = alone
+        self._train(_WARM_UP)
+        dist.barrier()
+        found, steps = self._train(times)
+        self.told.together[minibatch] = found
+        self.told.steps += steps
+        if not self._gradient_seconds:
+            self._gradient_seconds = self._agreed(median(found) * (self._comm.rank == 0))
+            self._smallest = self._replica.stream
+        dist.barrier()
+
+    def merges(self) -> None:
+        """A gradient into the model of the worker before, as nodes of a ring do."""
+        comm, replica = self._comm, self._replica
+        replica.stream = self._smallest
+        following, previous = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+        async def merge() -> Seconds:
+            gradient = await replica.gradient(written=False)
+            await comm.send(following, replica.weights)
+            model = await comm.recv(previous)
+            replica.load(model.taken())
+            began = time.perf_counter()
+            replica.step(gradient)
+            return time.perf_counter() - began
+
+        self.told.merges = self._repeated(merge, self._gradient_seconds)
+
+    def messages(self) -> None:
+        """There and back between worker 0 and each other, in turn; one way is half of that."""
+        comm = self._comm
+        for nbytes in self._sizes():
+            vector = comm.empty(nbytes // 4, torch.float32, torch.device("cpu")).zero_()
+            for other in range(1, comm.size):
+                dist.barrier()
+                if comm.rank in (0, other):
+                    there = partial(self._there_and_back, vector, other)
+                    for seconds in self._repeated(there, 1e-3):
+                        self.told.messages.append((nbytes, seconds / 2))
+
+    async def _there_and_back(self, vector: Any, other: int) -> Seconds:
+        comm = self._comm
+        began = time.perf_counter()
+        if comm.rank == 0:
+            await comm.send(other, vector)
+            await comm.recv(other)
+        else:
+            await comm.recv(0)
+            await comm.send(0, vector)
+        return time.perf_counter() - began
+
+    def sums(self) -> None:
+        comm = self._comm
+        for nbytes in self._sizes():
+            vector = comm.empty(nbytes // 4, torch.float32, torch.device("cpu")).zero_()
+
+            async def add(vector: Any = vector) -> Seconds:
+                began = time.perf_counter()
+                await comm.all_reduce(vector)
+                return time.perf_counter() - began
+
+            self.told.sums.append((nbytes, median(self._repeated(add, 1e-3))))
+
+    def exchanges(self) -> None:
+        """A sum of the workers' gradients and a step with it, as all-reduce makes them."""
+        comm, replica = self._comm, self._replica
+
+        async def exchange() -> Seconds:
+            gradient = await replica.gradient()
+            dist.barrier()  # waiting for the slower is not the sum's
+            began = time.perf_counter()
+            total = await comm.all_reduce(gradient, written=False)
+            replica.step(total, of=int(total[-1]))
+            return time.perf_counter() - began
+
+        self.told.exchanges = self._repeated(exchange, self._gradient_seconds)
+
+    def _train(self, times: int) -> tuple[list[Seconds], list[Seconds]]:
+        """Gradients and steps of a worker by itself; seconds of either."""
+        gradients, steps = [], []
+
+        async def turn() -> None:
+            began = time.perf_counter()
+            gradient = await self._replica.gradient(written=False)
+            done = time.perf_counter()
+            self._replica.step(gradient)
+            steps.append(time.perf_counter() - done)
+            gradients.append(done - began)
+
+        for _ in range(times):
+            run_blocking(turn())
+        return gradients, steps
+
+    def _repeated(self, work: Callable[[], Any], guess: Seconds) -> list[Seconds]:
+        times = self._times(guess)
+        return [run_blocking(work()) for _ in range(_WARM_UP + times)][_WARM_UP:]
+
+    def _times(self, guess: Seconds) -> int:
+        return min(max(math.ceil(self._seconds / guess), _FEWEST), _MOST)
+
+    def _agreed(self, found: float) -> float:
+        """What worker 0 has found; the others bring 0."""
+        sum_of_all = torch.tensor([found], dtype=torch.float64)
+        dist.all_reduce(sum_of_all)
+        return float(sum_of_all)
+
+    def _sizes(self) -> list[int]:
+        """From small messages to the whole vector, each four times the one before."""
+        count = max(2, math.ceil(math.log(self.told.nbytes / _SMALLEST, 4)) + 1)
+        sizes = {min(_SMALLEST * 4**n, self.told.nbytes) // 4 * 4 for n in range(count)}
+        return sorted(sizes)

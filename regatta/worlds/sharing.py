@@ -1,0 +1,98 @@
+"""Messages that share links evenly: what a way carries is divided among all who use it.
+
+Shares are max-min fair. A message is held up by the fullest way it takes; what it cannot use
+elsewhere, others may. Shares change whenever a message begins or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from regatta.comm import Seconds
+
+Way = Hashable  # what messages share, in one direction or in both
+_DONE = 1e-9  # of a message is a rounding error
+
+
+def fair_shares(messages: Sequence[Iterable[Way]], bandwidths: Mapping[Way, float]) -> list[float]:
+    """Bytes a second of every message, by the ways that each takes."""
+    shares = [0.0] * len(messages)
+    left = dict(bandwidths)
+    waiting: dict[Way, set[int]] = {}
+    for number, ways in enumerate(messages):
+        for way in ways:
+            waiting.setdefault(way, set()).add(number)
+    while waiting:
+        fullest = min(waiting, key=lambda way: left[way] / len(waiting[way]))
+        share = left[fullest] / len(waiting[fullest])
+        for number in list(waiting[fullest]):
+            shares[number] = share
+            for way in messages[number]:
+                left[way] = max(left[way] - share, 0.0)
+                waiting[way].discard(number)
+                if not waiting[way]:
+                    del waiting[way]
+    return shares
+
+
+class _Flow:
+    __slots__ = ("began", "done", "left", "nbytes", "share", "ways")
+
+    def __init__(
+        self, ways: tuple[Way, ...], nbytes: float, done: Callable[[Seconds], None], began: Seconds
+    ) -> None:
+        self.ways, self.nbytes, self.left = ways, nbytes, nbytes
+        self.done = done  # is told when it began
+        self.began = began
+        self.share = 0.0
+
+
+class Sharing:
+    """All messages under way; `at` lets something happen, `now` tells the time."""
+
+    def __init__(
+        self,
+        at: Callable[[Seconds, Callable[[Any], None], Any], None],
+        now: Callable[[], Seconds],
+    ) -> None:
+        self._at, self._now = at, now
+        self._flows: list[_Flow] = []
+        self._bandwidths: dict[Way, float] = {}
+        self._since: Seconds = 0.0
+        self._changes = 0
+
+    def begin(
+        self, ways: Mapping[Way, float], nbytes: float, done: Callable[[Seconds], None]
+    ) -> None:
+        """A message that takes these ways of so much bandwidth; `done` when it has passed."""
+        self._go_on()
+        self._bandwidths.update(ways)
+        self._flows.append(_Flow(tuple(ways), nbytes, done, self._now()))
+        self._divide()
+
+    def _go_on(self) -> None:
+        """Up to now, at the shares that were."""
+        now = self._now()
+        for flow in self._flows:
+            flow.left -= flow.share * (now - self._since)
+        self._since = now
+
+    def _divide(self) -> None:
+        shares = fair_shares([flow.ways for flow in self._flows], self._bandwidths)
+        for flow, share in zip(self._flows, shares, strict=True):
+            flow.share = share
+        self._changes += 1
+        if self._flows:
+            next_end = min(max(flow.left, 0.0) / flow.share for flow in self._flows)
+            self._at(self._now() + next_end, self._end, self._changes)
+
+    def _end(self, change: int) -> None:
+        if change != self._changes:  # shares are others since
+            return
+        self._go_on()
+        ended = [flow for flow in self._flows if flow.left <= _DONE * max(flow.nbytes, 1.0)]
+        self._flows = [flow for flow in self._flows if flow not in ended]
+        self._divide()
+        for flow in ended:
+            flow.done(flow.began)
