@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -28,13 +28,17 @@ from regatta.worlds.launch import launch
 from regatta.worlds.processes import run_blocking
 
 _WARM_UP = 2
-_FEWEST, _MOST = 8, 200  # repeats of anything
+_STARTS = 3
+_FEWEST, _MOST = 4, 100  # repeats of anything in a start
 _SMALLEST = 4096  # bytes of a message: smaller ones travel with their header
 _NEVER = 1e12  # epochs
 
 
 def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds = 1.0) -> Measured:
-    """`seconds` of measuring for every kind of work and every minibatch."""
+    """`seconds` of measuring for every kind of work and every minibatch.
+
+    In several fresh starts: where memory comes to lie is luck that lasts as long as a process.
+    """
     run = replace(
         run,
         strategy=AllReduce() if workers > 1 else Single(),
@@ -46,8 +50,9 @@ def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds
     for minibatch in minibatches:
         if minibatch < 1:
             raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
-    told = launch(workers, _measure, (run, tuple(sorted(set(minibatches))), seconds))
-    return _together(told)
+    arguments = run, tuple(sorted(set(minibatches))), seconds / _STARTS
+    starts = [launch(workers, _measure, arguments) for _ in range(_STARTS)]
+    return _together([_added(of_worker) for of_worker in zip(*starts, strict=True)])
 
 
 @dataclass
@@ -62,6 +67,21 @@ class _Told:
     exchanges: list[Seconds] = field(default_factory=list)
     messages: list[tuple[int, Seconds]] = field(default_factory=list)
     sums: list[tuple[int, Seconds]] = field(default_factory=list)
+
+
+def _added(starts: Sequence[_Told]) -> _Told:
+    """What a worker has measured in all its starts."""
+    whole = starts[0]
+    for more in starts[1:]:
+        for minibatch in whole.together:
+            whole.alone[minibatch] += more.alone[minibatch]
+            whole.together[minibatch] += more.together[minibatch]
+        whole.steps += more.steps
+        whole.merges += more.merges
+        whole.exchanges += more.exchanges
+        whole.messages += more.messages
+        whole.sums += more.sums
+    return whole
 
 
 def _together(told: list[_Told]) -> Measured:
