@@ -250,8 +250,8 @@ class Comm(Protocol):
         """
         ...
 
-    def owe(self, load: Load) -> None:
-        """Work that was done just now: the next `compute` takes so much longer.
+    def owe(self, stepped: int) -> None:
+        """So many bytes of weights were stepped just now: the next `compute` takes longer.
 
         Inside of a `compute` it is part of its load already.
         """

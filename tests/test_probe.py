@@ -139,7 +139,7 @@ def test_a_step_outside_of_computing_makes_the_next_computing_longer():
     async def two_turns(comm):
         for _ in range(2):
             await comm.compute(lambda: None, Load(samples=1))
-            comm.owe(Load(stepped=5))
+            comm.owe(5)
 
     assert seconds_of(two_turns, cluster) == 2.5  # the last step is not waited for
     assert seconds_of(two_turns, replace(cluster, step_bandwidth=0.0)) == 2.0
@@ -149,7 +149,7 @@ def test_a_step_inside_of_computing_is_part_of_it():
     cluster = Cluster(sample_seconds=1.0, step_bandwidth=10.0, merge_bandwidth=5.0)
 
     async def merge(comm):
-        await comm.compute(lambda: comm.owe(Load(stepped=5)), Load(nbytes=5))
+        await comm.compute(lambda: comm.owe(5), Load(nbytes=5))
         await comm.compute(lambda: None, Load(samples=1))
 
     assert seconds_of(merge, cluster) == 2.0

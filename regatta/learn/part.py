@@ -37,7 +37,6 @@ class Part:
         self.steps = 0  # updates made here
         self.version = 0  # gradients that these weights contain
         self.merging = Load(nbytes=span.nbytes)
-        self.stepping = Load(stepped=span.nbytes)
         self.pace: Callable[[Part], float] | None = None  # multiplies the learning rate
         self._vector = weights
         self._handed_out = False  # to who may hold them for ever
@@ -91,7 +90,7 @@ class Part:
         `rate` multiplies the learning rate of this step.
         """
         self._advance(gradient, of, rate if self.pace is None else rate * self.pace(self))
-        self.comm.owe(self.stepping)
+        self.comm.owe(self.span.nbytes)
         if born is not None:
             self.comm.traffic.note_age(self.version - born)
         self.steps += 1

@@ -28,7 +28,6 @@ class TimingPart:
         self.steps = 0
         self.version = 0
         self.merging = _load(0, span.nbytes)
-        self.stepping = _load(0, 0, span.nbytes)
         self.weights = self.loan = _phantom(span.nbytes, 1.0)
         self.nothing = _phantom(span.nbytes, 0.0)
         memory_bytes = (memory * span.num_parameters + 2) * span.dtype.itemsize
@@ -46,7 +45,7 @@ class TimingPart:
     ) -> None:
         if born is not None:
             self._traffic.note_age(self.version - born)
-        self.comm.owe(self.stepping)
+        self.comm.owe(self.span.nbytes)
         self.steps += 1
         self.version += of
         self._changed()

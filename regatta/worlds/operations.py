@@ -82,13 +82,15 @@ class Computing(Pending):
         rank = self.rank
         if rank.is_dead:
             return
-        rank.works = True
+        if rank.charges_steps:
+            rank.works = True
         try:
             value = self.work()
         except Exception as error:
             rank._add_note(error)
             raise
-        rank.works = False
+        if rank.charges_steps:
+            rank.works = False
         self.finish(value)
 
     def finish(self, value: Any) -> None:

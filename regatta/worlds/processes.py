@@ -126,7 +126,7 @@ class ProcessComm:
         self._count(data)
         return _Blocking(self._collectives[group].broadcast(data, root), self.traffic)
 
-    def owe(self, load: Load) -> None:
+    def owe(self, stepped: int) -> None:
         """Done is done: the clock has seen it."""
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -96,9 +96,8 @@ class VirtualWorld:
                 device.is_shared = True
                 self.comms[rank]._is_guest = True
         self.crashes = [fault for fault in faults if isinstance(fault, Crash)]
-        for fault in faults:
-            if isinstance(fault, Slow):
-                self.comms[fault.rank]._slow.append(fault)
+        for fault in (fault for fault in faults if isinstance(fault, Slow)):
+            self.comms[fault.rank]._slow = [*self.comms[fault.rank]._slow, fault]
 
     def run(self, play: Callable[[VirtualComm], Coroutine[Any, Any, T]]) -> list[T]:
         """Play every rank to its end; what each returns, by rank."""
@@ -134,6 +133,11 @@ class VirtualComm:
 
     reduces_in_place = False  # ranks share results, and a lone rank's result is its own data
     sends_unwritten = True
+    charges_steps = False  # here stands what few worlds have: ranks need not have it each
+    works = False  # at what a computing stands for; known where steps are charged
+    is_dead = False
+    _owed: Seconds = 0.0  # for what was done outside of computing
+    _slow: Sequence[Slow] = ()
 
     def __init__(
         self,
@@ -157,13 +161,10 @@ class VirtualComm:
         self._waits_for: Pending | None = None
         self._waits_since: Seconds = 0.0
         self._device = device
+        if world.cluster.step_bandwidth:
+            self.charges_steps = True
         self._is_guest = False  # takes its time from the device's own rank
         self._seconds = seconds
-        self._owed: Seconds = 0.0  # for what was done outside of computing
-        self._charges_steps = world.cluster.step_bandwidth > 0
-        self.works = False  # at what a computing stands for
-        self._slow: list[Slow] = []
-        self.is_dead = False
         self.chance = chance
         self._work_now: Seconds = 0.0
         self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
@@ -272,9 +273,9 @@ class VirtualComm:
             heappush(world._heap, (end, next(world._ticket), Computing.do, op))
         return op
 
-    def owe(self, load: Load) -> None:
-        if self._charges_steps and not self.works:
-            self._owed += self._seconds(load)
+    def owe(self, stepped: int) -> None:
+        if self.charges_steps and not self.works:
+            self._owed += self._seconds(Load(stepped=stepped))
 
     def _do_unless_late(self, op_and_taken: tuple[Computing, Seconds]) -> None:
         """What a server took from this device meanwhile is still to be made up for."""
