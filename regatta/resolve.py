@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from regatta import config, folders, recipes
 from regatta.cluster import CLUSTERS, Cluster, machines
@@ -132,38 +132,38 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-_NUMBER = (int | float, "a number")
-_TEXTS = '["crash rank=1 at=4"]'
-_DEEP = {"curve": (2, "[[32, 0.004], [256, 0.02]]"), "paces": (1, "[1.0, 1.02]")}
-_KINDS: dict[Any, tuple[Any, str]] = {
-    str: (str, "text"), bool: (bool, "true or false"), int: _NUMBER, float: _NUMBER,
-}  # fmt: skip
+_LIKE = {
+    "curve": "like [[32, 0.004], [256, 0.02]]",
+    "paces": "like [1.0, 1.02]",
+    "faults": 'like ["crash rank=1 at=4"]',
+    str: "text",
+    bool: "true or false",
+}
 
 
-def _is_list_of(depth: int, value: Any) -> bool:
-    """Of numbers, or of pairs of them where it is two deep."""
-    if depth == 0:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, list) and all(_is_list_of(depth - 1, each) for each in value)
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value as files have it can stand for a field: tuples are lists there."""
+    if get_origin(kind) is not tuple:
+        wanted = kind if kind in (str, bool) else int | float
+        return isinstance(value, wanted) and (kind is bool or not isinstance(value, bool))
+    inner, *others = get_args(kind)
+    is_pair = others != [...]
+    return (
+        isinstance(value, list)
+        and all(_fits(inner, each) for each in value)
+        and (not is_pair or len(value) == 1 + len(others))
+    )
 
 
 def _cluster(values: Any, path: str) -> Cluster:
     if not isinstance(values, dict):
         raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
     hints = get_type_hints(Cluster)
-    for field_name, value in values.items():
-        if field_name == "faults":
-            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-                raise ValueError(f"cluster file {path}: faults must be like {_TEXTS}")
-            continue
-        if field_name in _DEEP:
-            if not _is_list_of(_DEEP[field_name][0], value):
-                shape = _DEEP[field_name][1]
-                raise ValueError(f"cluster file {path}: {field_name} must be like {shape}")
-            continue
-        wanted, what = _KINDS.get(hints.get(field_name), _NUMBER)
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise ValueError(f"cluster file {path}: {field_name} must be {what}, not {value!r}")
+    for name, value in values.items():
+        kind = hints.get(name, float)
+        if not _fits(kind, value):
+            what = _LIKE.get(name) or _LIKE.get(kind, "a number")
+            raise ValueError(f"cluster file {path}: {name} must be {what}, not {value!r}")
     try:
         cluster: Cluster = config.from_plain(Cluster, values)
     except ValueError as error:
