@@ -533,3 +533,17 @@ def test_rows_of_all_stripes_cover_a_vector_with_gaps(stripes):
     for number in range(stripes):
         stripe = layout.stripe(number, stripes)
         assert sum(rows * columns for rows, columns in stripe.matrices) == stripe.num_parameters
+
+
+def test_who_loads_lets_go_of_the_weights_before():
+    """Their memory is free for the next step; the model's layers look as they did."""
+    replica = a_replica()
+    parameters = list(replica.model.parameters())
+    before, shapes = replica.weights, [p.shape for p in parameters]
+    assert parameters[0].data_ptr() == before.data_ptr()
+    replica.load(before.clone())
+    here = range(before.data_ptr(), before.data_ptr() + before.nbytes)
+    assert not any(p.data_ptr() in here for p in parameters)
+    assert [p.shape for p in parameters] == shapes
+    replica.bind()
+    assert parameters[0].data_ptr() == replica.vector.data_ptr()

@@ -53,7 +53,7 @@ class Body:
         self.layout = Layout(model)
         self.backward: Backward | None = None  # made by the first reduction in buckets
         self._initial = self.layout.initial() if shared else None
-        self._nothing = torch.empty(0, dtype=self.layout.dtype, device=self.layout.device)
+        self._nothing = torch.zeros(1, dtype=self.layout.dtype, device=self.layout.device)
         self._points_to = 0  # the address of the weights, which live as long as it does so
         self._tenant: object = None
         self._put_aside: dict[object, dict[str, Tensor]] = {None: self._copy_of_local()}
@@ -79,10 +79,13 @@ class Body:
             self._points_to = weights.data_ptr()
 
     def leave(self) -> None:
-        """Point nowhere until somebody enters, so that the memory of the weights can be free."""
+        """Point nowhere until somebody enters, so that the memory of the weights can be free.
+
+        Parameters keep their shapes: whoever looks at a model's layers must not mind.
+        """
         if not self.is_shared:
             for parameter in self.layout.parameters:
-                parameter.data = self._nothing
+                parameter.data = self._nothing.expand(parameter.shape)
             self._points_to = 0
 
     def points_to(self, weights: Tensor) -> bool:
