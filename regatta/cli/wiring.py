@@ -68,8 +68,7 @@ def topology(
 
 def _read(file: str) -> Topology:
     from regatta.cluster import formats
-    from regatta.cluster.formats.nccl_xml import read_nccl_xml
-    from regatta.cluster.formats.topo_matrix import read_topo_matrix
+    from regatta.cluster.formats.topology import read_topology
     from regatta.cluster.machines import topologies
 
     shipped = topologies()
@@ -80,7 +79,7 @@ def _read(file: str) -> Topology:
     else:
         text = _text(Path(file), f"; or a shipped machine: {', '.join(shipped)}")
     try:
-        return read_nccl_xml(text) if text.lstrip().startswith("<") else read_topo_matrix(text)
+        return read_topology(text)
     except formats.Unreadable as error:
         raise ValueError(f"{file}: {error}") from None
 
