@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regatta.cluster.checks import refuse_nonsense
 from regatta.cluster.described import Described, Host
@@ -39,7 +39,7 @@ class Cluster(Jitter, Device):
     faults: tuple[str, ...] = ()  # what goes wrong: see cluster/faults.py
     price_per_hour: float = 0.0  # of a host; 0: not known
     host_watts: float = 0.0  # of a host without its devices, all the time; 0: not known
-    described: Described = Described()
+    described: Described = field(default_factory=Described)  # hosts that are not all equal
     placement: tuple[str, ...] = ()  # devices in the order in which workers take them
     server_placement: tuple[str, ...] = ()  # likewise, for servers
 

@@ -46,10 +46,15 @@ def frozen(value: Any) -> Any:
 class Link:
     """A way that bytes take. Whatever is joined by it has one of its own."""
 
-    name: str
+    name: str  # of those that a cluster has without saying so, "" or "local_"
     bandwidth: float  # bytes a second, each way
     latency: Seconds = 0.0
     duplex: bool = True  # both ways at once; or one way at a time
+
+    @property
+    def source(self) -> str:
+        """What its values' names begin with, in a cluster file."""
+        return self.name if self.name in ("", "local_") else f"link.{self.name}"
 
     def __post_init__(self) -> None:
         refuse_nonsense(self, f"link.{self.name}", ["bandwidth"], ["latency"])

@@ -43,7 +43,7 @@ class Route:
 class Paths:
     def __init__(self, cluster: Cluster) -> None:
         self._described = described = cluster.described
-        self._local = Link("", cluster.local_bandwidth, cluster.local_latency, cluster.duplex)
+        self._local = Link("local_", cluster.local_bandwidth, cluster.local_latency, cluster.duplex)
         self._card = Link("", cluster.bandwidth, cluster.latency, cluster.duplex)
         self._sums = cluster.sum_latency, cluster.sum_bandwidth
         self.hosts = [host for _, host in described.every_host]
@@ -88,7 +88,7 @@ class Paths:
         if device >= 0 and (len(topology.devices) > 1 or topology.ways_out):
             return _of(host, [topology.way((device, "device"), direction)])[0]
         name = ("host", host, "memory", direction if self._local.duplex else "")
-        return Way(name, self._local.bandwidth)
+        return Way(name, self._local.bandwidth, self._local.source)
 
     def _latency(self, host: int, device: int) -> Seconds:
         described, topology = self.hosts[host], self._topologies[host]
@@ -125,7 +125,7 @@ class Paths:
         for place in places:
             on.setdefault(place.host, []).append(place.device)
         inside = dict.fromkeys(self._circle(host, devices) for host, devices in on.items())
-        return Sums(self._ring_of_hosts(on), tuple(inside), *self._sums)
+        return Sums(self.ring_of_hosts(on).circle, tuple(inside), *self._sums)
 
     def ring(self, host: int, devices: Iterable[int]) -> Ring:
         """The best there is; hosts that are alike have one search."""
@@ -147,20 +147,38 @@ class Paths:
         """Hosts of one switch stand together, so that a ring leaves each switch once."""
         return sorted(hosts, key=lambda host: ([step[:2] for step in self._switches[host]], host))
 
-    def _ring_of_hosts(self, on: Mapping[int, Sequence[int]]) -> Circle:
+    def ring_of_hosts(self, on: Mapping[int, Sequence[int]]) -> HostRing:
+        """Between the devices that a group has on each host."""
         order = self.order_of(on)
         if len(order) == 1:
-            return Circle(1, 0.0, self.card(order[0]).bandwidth)
+            return HostRing(tuple(order), 0.0, _way("card", order[0], self.card(order[0]), "out"))
         hops = [self._between(a, b) for a, b in pairwise([*order, order[0]])]
         routes = [(*out, *into) for (out, into), _ in hops]
         users = Counter(way for route in routes for way in route)
-        bandwidth = min(way.bandwidth / users[way] for way in users)
         # Stripes of all devices of a host come to its card side by side.
+        beside = [(way, 1 / count) for way, count in users.items()]
         for host, devices in on.items():
             own = [self._own_way(Place(host, device), "out") for device in set(devices)]
-            if all(own):
-                bandwidth = min(bandwidth, sum(way.bandwidth for way, _ in filter(None, own)))
-        return Circle(len(order), max(latency for _, latency in hops), bandwidth)
+            ways = [way for way, _ in filter(None, own)]
+            if len(ways) == len(own):
+                slowest = min(ways, key=lambda way: way.bandwidth)
+                beside.append((slowest, sum(way.bandwidth for way in ways) / slowest.bandwidth))
+        way, share = min(beside, key=lambda each: each[0].bandwidth * each[1])
+        return HostRing(tuple(order), max(latency for _, latency in hops), way, share)
+
+
+@dataclass(frozen=True)
+class HostRing:
+    """A ring of hosts, by its slowest hop."""
+
+    order: tuple[int, ...]
+    latency: Seconds
+    way: Way  # the one that is fullest
+    share: float = 1.0  # of its bandwidth, for a hop
+
+    @property
+    def circle(self) -> Circle:
+        return Circle(len(self.order), self.latency, self.way.bandwidth * self.share)
 
 
 _Step = tuple[str, int, Link]  # what it leaves, and by which link
@@ -187,9 +205,9 @@ def _switches_of(cluster: Cluster) -> list[list[_Step]]:
 
 
 def _way(what: str, number: int, link: Link, direction: str) -> Way:
-    return Way((what, number, direction if link.duplex else ""), link.bandwidth)
+    return Way((what, number, direction if link.duplex else ""), link.bandwidth, link.source)
 
 
 def _of(host: int, ways: Iterable[Way]) -> tuple[Way, ...]:
     """Ways inside a host, told from those of others."""
-    return tuple(Way(("host", host, *way.name), way.bandwidth) for way in ways)
+    return tuple(way._replace(name=("host", host, *way.name)) for way in ways)

@@ -133,10 +133,14 @@ class _Places:
         return self._kinds[kind]
 
 
+def place_name(cluster: Cluster, place: Place) -> str:
+    name = cluster.described.every_host[place.host][0]
+    return name if place.device < 0 else f"{name}/{place.device}"
+
+
 def place_names(cluster: Cluster) -> Iterator[tuple[str, Place]]:
     """Every device, and every host that has none."""
-    for number, (name, host) in enumerate(cluster.described.every_host):
-        if not host.devices:
-            yield name, Place(number, -1)
-        for device in range(len(host.devices)):
-            yield f"{name}/{device}", Place(number, device)
+    for number, (_, host) in enumerate(cluster.described.every_host):
+        for device in range(len(host.devices)) if host.devices else (-1,):
+            place = Place(number, device)
+            yield place_name(cluster, place), place

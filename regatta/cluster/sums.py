@@ -42,7 +42,7 @@ class Sums:
         between = self.between.ring(nbytes)
         if self.sum_bandwidth and any(circle.size > 1 for circle in self.inside):
             return between + self.sum_latency + nbytes / self.sum_bandwidth
-        return between + max(circle.ring(nbytes) for circle in self.inside)
+        return between + max([circle.ring(nbytes) for circle in self.inside])
 
     def broadcast(self, nbytes: int) -> Seconds:
         """A binomial tree between hosts, then one inside each."""

@@ -33,9 +33,10 @@ _OF_KIND = {str: "text", bool: "true or false", int: "a whole number"}
 def cluster_of(values: Mapping[str, Any], folder: Path) -> Cluster:
     """What it names beside it is in this folder."""
     parts = {what: values[what] for what in _PARTS if what in values}
-    flat = {name: value for name, value in values.items() if name not in _PARTS}
+    rest = {name: value for name, value in values.items() if name not in _PARTS}
+    flat = _values(rest, Cluster, "", beside=[*_PARTS])
     described = _described(parts, folder)
-    cluster = Cluster(**_values(flat, Cluster, "", [*_PARTS]), described=described)
+    cluster = Cluster(**flat, described=described)
     if described:
         Paths(cluster)  # whatever is joined in a way that cannot be is refused here,
         cluster.site(1)  # and so are places that there are not
@@ -120,7 +121,7 @@ def _values(
     prefix = f"{where}." if where else ""
     values: dict[str, Any] = {}
     for name, given in table.items():
-        field, (times, by) = without_unit(name)
+        field, (times, by) = without_unit(name, prefix)
         if field not in known:
             raise ValueError(nearest(name, known, f"field of {where or 'Cluster'}"))
         if field in values:

@@ -2,8 +2,8 @@
 
 `nvidia-smi topo -m` tells for every pair of devices what the path between them crosses. That makes
 a tree: devices under one switch are a group, groups under one host bridge a larger one, and so on
-up to the whole host. Everything that leaves a group goes through the group's one way out. A host that
-is described link by link is such a tree, too.
+up to the whole host. Everything that leaves a group goes through the group's one way out. A host
+that is described link by link is such a tree, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Way(NamedTuple):
 
     name: tuple[object, ...]
     bandwidth: float  # bytes a second
+    source: str = ""  # of that figure
 
 
 class WayOut(NamedTuple):
@@ -34,6 +35,7 @@ class WayOut(NamedTuple):
 
     bandwidth: float
     duplex: bool = True
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,17 +151,18 @@ class Topology:
     def _ways(self) -> dict[Group, WayOut]:
         """Every group's way out, which is its way in too: as described, or else as wide as the
         fastest path through it."""
-        widest: dict[Group, float] = {}
+        widest: dict[Group, WayOut] = {}
         for (a, b), path in self.paths.items():
             if path.kind != DIRECT:
                 for group in (*self.leaves(a, path.kind), *self.leaves(b, path.kind)):
-                    widest[group] = max(widest.get(group, 0.0), path.bandwidth)
-        return {group: WayOut(width) for group, width in widest.items()} | dict(self.ways_out)
+                    if group not in widest or widest[group].bandwidth < path.bandwidth:
+                        widest[group] = WayOut(path.bandwidth, source=path.source)
+        return widest | dict(self.ways_out)
 
     def way(self, group: Group, direction: str) -> Way:
         """Out of a group, or in; `Way`s that are equal are the same."""
         way = self._ways[group]
-        return Way((*group, direction if way.duplex else ""), way.bandwidth)
+        return Way((*group, direction if way.duplex else ""), way.bandwidth, way.source)
 
     @cached_property
     def _routes(self) -> dict[tuple[int, int], tuple[tuple[Way, ...], tuple[Way, ...]]]:
@@ -171,12 +174,12 @@ class Topology:
             path = self.path(a, b)
             if path.kind == DIRECT:
                 ends = (a, b) if path.duplex else (min(a, b), max(a, b))
-                self._routes[a, b] = (Way(("direct", *ends), path.bandwidth),), ()
+                self._routes[a, b] = (Way(("direct", *ends), path.bandwidth, path.source),), ()
             else:
                 out = [self.way(group, "out") for group in self.leaves(a, path.kind)]
                 into = [self.way(group, "in") for group in reversed(self.leaves(b, path.kind))]
                 if path.bandwidth < min(way.bandwidth for way in (*out, *into)):
-                    out.append(Way(("path", a, b), path.bandwidth))
+                    out.append(Way(("path", a, b), path.bandwidth, path.source))
                 self._routes[a, b] = tuple(out), tuple(into)
         return self._routes[a, b]
 

@@ -25,7 +25,7 @@ _UNITS: Final[Mapping[str, Mapping[str, _Scale]]] = {
 _NAMED = re.compile(rf"((?:\w+_)?({'|'.join(_UNITS)}))_(\w+)")
 
 
-def without_unit(name: str) -> tuple[str, _Scale]:
+def without_unit(name: str, where: str = "") -> tuple[str, _Scale]:
     """The field that a name stands for, in seconds and bytes, and how its value is scaled."""
     found = _NAMED.fullmatch(name)
     if found is None:
@@ -33,5 +33,5 @@ def without_unit(name: str) -> tuple[str, _Scale]:
     field, quantity, unit = found.groups()
     known = _UNITS[quantity]
     if unit not in known:
-        raise ValueError(nearest(unit, list(known), f"unit of {field}"))
+        raise ValueError(nearest(unit, list(known), f"unit of {where}{field}"))
     return field, known[unit]

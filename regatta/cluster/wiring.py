@@ -22,10 +22,10 @@ def topology_of(host: Host, described: Described, local: Link) -> Topology:
     for group in sorted(host.groups, key=lambda group: len(group.devices)):
         tree.append(_around(host, group.devices, described.link(group.link), tree))
     paths = {(a, b): _path(tree, a, b) for b in range(len(host.devices)) for a in range(b)}
-    direct = {}
+    direct: dict[tuple[int, int], Path] = {}
     for bundle in host.direct:
         link = described.link(bundle.link)
-        path = Path(DIRECT, link.bandwidth, link.latency, f"link.{link.name}", link.duplex)
+        path = Path(DIRECT, link.bandwidth, link.latency, link.source, link.duplex)
         direct |= {(a, b): path for a in bundle.devices for b in bundle.devices if a < b}
     names = tuple(f"{number}" for number in range(len(host.devices)))
     return Topology(names, paths, host.name, direct=direct, ways_out=_ways_out(tree))
@@ -49,7 +49,7 @@ def _around(host: Host, devices: tuple[int, ...], link: Link, tree: list[_Bundle
     for other in tree:
         is_inside = other.devices < members or (other.devices == members and not other.height)
         if members & other.devices and not is_inside:
-            raise ValueError(f"{told} and {sorted(other.devices)} overlap: one must be in the other")
+            raise ValueError(f"{told} and {sorted(other.devices)}: one must be in the other")
     height = 1 + max(other.height for other in tree if other.devices <= members)
     if height > _DEEPEST:
         raise ValueError(f"{told}: more than {_DEEPEST} groups inside one another")
@@ -62,15 +62,14 @@ def _path(tree: list[_Bundle], a: int, b: int) -> Path:
     inside = [bundle for bundle in tree if a in bundle.devices and b in bundle.devices]
     top = min((bundle.height for bundle in inside), default=1 + max(each.height for each in tree))
     slowest = min((bundle.link for bundle in left), key=lambda link: link.bandwidth)
-    source = f"link.{slowest.name}" if slowest.name else "local_latency, local_bandwidth"
     latency = max(bundle.link.latency for bundle in left)
-    return Path(LEVELS[top - 1], slowest.bandwidth, latency, source)
+    return Path(LEVELS[top - 1], slowest.bandwidth, latency, slowest.source)
 
 
 def _ways_out(tree: list[_Bundle]) -> dict[Group, WayOut]:
     return {
         (min(bundle.devices), "device" if bundle.height == 0 else LEVELS[bundle.height - 1]):
-        WayOut(bundle.link.bandwidth, bundle.link.duplex)
+        WayOut(bundle.link.bandwidth, bundle.link.duplex, bundle.link.source)
         for bundle in tree
     }  # fmt: skip
 
@@ -101,7 +100,7 @@ def _printed(host: Host, described: Described) -> Topology:
             path,
             bandwidth=by_kind[path.kind].bandwidth,
             latency=by_kind[path.kind].latency,
-            source=f"link.{by_kind[path.kind].name}",
+            source=by_kind[path.kind].source,
         )
         if path.kind in by_kind
         else path

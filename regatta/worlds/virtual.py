@@ -324,7 +324,7 @@ class VirtualComm:
                 self.traffic.timeline.note("s", began, world.now)
             world._at(world.now + link.latency, receiver._deliver, message)
 
-        world.sharing.begin(ways, message.data.nbytes, passed)
+        world.sharing.begin((message.src, dst), ways, message.data.nbytes, passed)
 
     def _add_note(self, error: Exception) -> None:
         note = f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds"

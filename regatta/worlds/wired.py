@@ -153,4 +153,4 @@ class WiredComm(VirtualComm):
             world._at(world.now + course.latency, flight.deliver, message)
 
         ways: dict[Hashable, float] = {lane: lane.bandwidth for lane in course.lanes}
-        world.sharing.begin(ways, message.data.nbytes, passed)
+        world.sharing.begin(course, ways, message.data.nbytes, passed)
