@@ -6,7 +6,6 @@ that does not fit is refused with the nearest one that does.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import re
@@ -25,6 +24,7 @@ from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
 from regatta.tasks import Task
 from regatta.tasks.teacher import Teacher
+from regatta.wording import nearest as nearest  # here for who deals with configurations
 
 T = TypeVar("T")
 
@@ -159,13 +159,6 @@ _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "schedule": schedules.registry, "gradient": natural.registry,
 }  # fmt: skip
 _NOTHING = ("none", "null", "")  # values that stand for none
-
-
-def nearest(word: str, known: list[str], what: str) -> str:
-    """The message for a name that is not there."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown {what} {word!r}: {hint}(known: {', '.join(known)})"
 
 
 def component(part: str, spec: str, like: Any = None) -> Any:
@@ -319,9 +312,14 @@ def to_json(run: Any) -> dict[str, Any]:
     """Every field; components that have names carry theirs as `name`."""
     values: dict[str, Any] = {"name": run.name} if hasattr(run, "name") else {}
     for f in fields(run):
-        value = getattr(run, f.name)
-        values[f.name] = to_json(value) if is_dataclass(value) else value
+        values[f.name] = _plain(getattr(run, f.name))
     return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and any(map(is_dataclass, value)):
+        return [_plain(each) for each in value]
+    return to_json(value) if is_dataclass(value) else value
 
 
 def from_json(values: dict[str, Any], base: Run) -> Run:
@@ -353,7 +351,7 @@ def from_plain(kind: Any, values: dict[str, Any]) -> Any:
 
 def _value(kind: Any, plain: Any) -> Any:
     if get_origin(kind) is tuple:
-        return tuple(plain)
+        return tuple(_value(get_args(kind)[0], each) for each in plain)
     return from_plain(kind, plain) if is_dataclass(kind) and isinstance(plain, dict) else plain
 
 

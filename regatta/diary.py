@@ -41,8 +41,7 @@ class Diary:
 
     def started(self) -> None:
         rank, run = self._rank, self._rank.run
-        metric, price = run.task.metric, run.cluster.price_per_hour
-        hosts = len(set(rank.around.hosts)) or 1
+        metric, hosts = run.task.metric, set(rank.around.hosts) or {0}
         self._log(
             Started(
                 rank=rank.comm.rank,
@@ -60,9 +59,9 @@ class Diary:
                 last=run.stop.last,
                 spec=spec_of(run.strategy),
                 lr=run.optimiser.lr,
-                hosts=hosts,
+                hosts=len(hosts),
                 worker_hosts=len(set(rank.around.hosts[: run.workers])) or 1,
-                price_per_hour=price * hosts if price else None,
+                price_per_hour=run.cluster.price_of(hosts),
                 train_samples=rank.around.data.train_samples,
                 eval_samples=getattr(rank.around.data, "eval_samples", None),
                 start=rank.origin,

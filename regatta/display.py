@@ -247,6 +247,8 @@ def summary_lines(s: Summary) -> list[str]:
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
     if s.cpu_cores is not None:
         lines.append(f"a rank kept {s.cpu_cores:.2f} cores busy")
+    if s.joules is not None:
+        lines.append(f"energy: {s.joules:,.4g} J")
     if s.cost is not None:
         lines.append(f"cost: {s.cost:.4g} at {s.price_per_hour:g} an hour")
     return lines

@@ -23,11 +23,13 @@ from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
+from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
 from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.neighbours import host_numbers
+from regatta.worlds.power import meters
 from regatta.worlds.processes import (
     ProcessComm,
     connect,
@@ -246,6 +248,7 @@ def simulate(
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
+    refuse_without_room(run)
     folder = plan.folder if plan else None
     if folder is not None:
         refuse_if_taken(folder)
@@ -291,7 +294,13 @@ def play_virtual(
     groups = run.strategy.groups(run.workers, of_workers)
     shares = run.strategy.shares(run.workers)
     world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares, hosts)
-    ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
+    joules = meters(world)
+    ranks = [
+        Rank(run, comm, comm.chance, replace(around, joules=joules[comm.rank]))
+        if comm.rank in joules
+        else Rank(run, comm, comm.chance, around)
+        for comm in world.comms
+    ]
     for rank in ranks:
         rank.begin()
     return world.run(lambda comm: ranks[comm.rank].play())

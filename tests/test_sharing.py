@@ -91,6 +91,12 @@ def test_nothing_takes_a_latency():
     assert arrivals(FAIR, {0: [(1, 0)]}, 2)[1] == [(1.0, 0)]
 
 
+def test_none_overtakes_another_of_its_own_sender():
+    """As through a socket; what goes elsewhere has its share meanwhile."""
+    got = arrivals(FAIR, {0: [(1, 40), (1, 0), (2, 10)]}, 3)
+    assert got == [[], [(6.0, 0), (6.0, 0)], [(3.0, 0)]]
+
+
 def test_data_come_whole():
     async def play(comm):
         if comm.rank == 0:

@@ -74,28 +74,28 @@ def recipes(as_json: AsJson = False) -> None:
 
 @app.command()
 def clusters(
-    name: Annotated[str | None, typer.Argument(help="one of them, with its source")] = None,
+    name: Annotated[str | None, typer.Argument(help="one of them, or a file: its text")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The clusters that simulation can charge by, and where their figures come from."""
     from dataclasses import asdict
 
-    from regatta.cluster import CLUSTERS, machines
-    from regatta.config import nearest
-    from regatta.resolve import load_cluster
+    from regatta.cluster import machines
+    from regatta.cluster.files import cluster_text, known_clusters, load_cluster
 
-    files = machines.described()
-    known = [*CLUSTERS, *files]
-    if name is not None and name not in known:
-        raise ValueError(nearest(name, known, "cluster"))
+    files, known = machines.described(), known_clusters()
     if as_json:
         chosen = known if name is None else [name]
         print(json.dumps({each: asdict(load_cluster(each)) for each in chosen}))
         return
     if name is not None:
-        fields = asdict(load_cluster(name)).items()
-        given = "".join(f"{field} = {value!r}\n" for field, value in fields)
-        out.print(files.get(name, given).rstrip(), markup=False, soft_wrap=True)
+        cluster = load_cluster(name)
+        given = "".join(f"{f} = {v!r}\n" for f, v in asdict(cluster).items() if f != "described")
+        out.print((cluster_text(name) or given).rstrip(), markup=False, soft_wrap=True)
+        if cluster.described:
+            hosts = ((name, len(host.devices)) for name, host in cluster.described.every_host)
+            places = (f"{name}/0..{count - 1}" if count else name for name, count in hosts)
+            out.print(f"Places: {' '.join(places)}", markup=False, soft_wrap=True)
         return
     table = Table("cluster", "what it is")
     for each in known:

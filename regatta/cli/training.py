@@ -166,8 +166,8 @@ def replay(
 
 def _explain(run: Run, cluster: str | None) -> None:
     from regatta.cluster.explain import Job, explained, sources_in
+    from regatta.cluster.files import cluster_text
     from regatta.learn.layout import num_vector_bytes
-    from regatta.resolve import cluster_text
 
     hosts = len(set(run.cluster.hosts(run.workers)))
     nbytes = num_vector_bytes(run.task.model())

@@ -23,7 +23,8 @@ def topology(
     file: Annotated[
         str,
         typer.Argument(
-            help="output of nvidia-smi topo -m or NCCL's XML (- for a pipe), or a machine: hu"
+            help="output of nvidia-smi topo -m or NCCL's XML (- for a pipe), or a machine: hu; "
+            "or a cluster that describes its hosts"
         ),
     ],
     megabytes: Annotated[
@@ -68,21 +69,33 @@ def topology(
 
 def _read(file: str) -> Topology:
     from regatta.cluster import formats
-    from regatta.cluster.formats.nccl_xml import read_nccl_xml
-    from regatta.cluster.formats.topo_matrix import read_topo_matrix
-    from regatta.cluster.machines import topologies
+    from regatta.cluster.formats.topology import read_topology
+    from regatta.cluster.machines import described, topologies
 
     shipped = topologies()
     if file in shipped:
         text = shipped[file]
+    elif file in described() or file.endswith((".toml", ".yaml", ".yml", ".json")):
+        return _of_cluster(file)
     elif file == "-":
         text = sys.stdin.read()
     else:
         text = _text(Path(file), f"; or a shipped machine: {', '.join(shipped)}")
     try:
-        return read_nccl_xml(text) if text.lstrip().startswith("<") else read_topo_matrix(text)
+        return read_topology(text)
     except formats.Unreadable as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def _of_cluster(name: str) -> Topology:
+    """Of its first host."""
+    from regatta.cluster.files import load_cluster
+    from regatta.cluster.paths import Paths
+
+    cluster = load_cluster(name)
+    if not cluster.described:
+        raise ValueError(f"{name} describes equal hosts, and not how their devices are joined")
+    return Paths(cluster).topology(0)
 
 
 def _text(path: Path, otherwise: str = "") -> str:

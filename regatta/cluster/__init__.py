@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import math
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
-from regatta.cluster.curve import checked_curve, on_curve
+from regatta.cluster.checks import refuse_nonsense
+from regatta.cluster.described import Described, Host
+from regatta.cluster.device import Device
 from regatta.cluster.faults import Crash, Cut, Fault, Slow, read_fault
+from regatta.cluster.jitter import Jitter
+from regatta.cluster.site import Site, placed_on
+from regatta.cluster.sums import Circle, Sums
 from regatta.comm import Load, Seconds
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Jitter, Device):
     """Equal hosts on one switch, each with a network card that carries messages both ways.
 
     The defaults describe hosts of one worker that compute 10,000 samples a second and share
-    100 Gbit/s links; workers of one host talk over PCIe 3 (12 GB/s, as NCCL takes it).
+    100 Gbit/s links; workers of one host talk over PCIe 3 (12 GB/s, as NCCL takes it). Hosts,
+    devices and links that differ are `described`; what is not said of them is as it is here.
     """
 
-    sample_seconds: Seconds = 1e-4  # forward and backward of one sample
-    batch_seconds: Seconds = 0.0  # the fixed part of every minibatch
-    curve: tuple[tuple[float, Seconds], ...] = ()  # or [samples, seconds] as measured, in pairs
-    crowded: float = 1.0  # all that times this, where several workers share a host
-    merge_bandwidth: float = 10e9  # bytes a second of a vector merged into another
-    step_bandwidth: float = 0.0  # of weights that an optimiser steps; 0: it costs nothing
     latency: Seconds = 5e-6
     bandwidth: float = 12.5e9  # bytes a second of a network card, each way
     per_host: int = 1  # workers on a host; they share its network card
@@ -39,62 +36,53 @@ class Cluster:
     duplex: bool = True  # with fair: a card sends and receives at the same time
     devices: int = 0  # that there are in all; 0: as many as are asked for
     oversubscribe: bool = False  # more ranks than devices share them
-    jitter: float = 0.0  # coefficient of variation of computing times
-    jitter_shape: str = "lognormal"  # or normal
-    uneven: float = 0.0  # coefficient of variation of the workers' own speeds, which they keep
-    paces: tuple[float, ...] = ()  # or factors of the first workers' times, where they are known
-    pauses: float = 0.0  # chance that some work is interrupted ...
-    pause_seconds: Seconds = 0.1  # ... for so long, in the mean
-    stragglers: int = 0  # the last so many workers are slow ...
-    straggle: float = 5.0  # ... by this factor
-    jitter_seed: int = 0
     faults: tuple[str, ...] = ()  # what goes wrong: see cluster/faults.py
     price_per_hour: float = 0.0  # of a host; 0: not known
+    host_watts: float = 0.0  # of a host without its devices, all the time; 0: not known
+    described: Described = field(default_factory=Described)  # hosts that are not all equal
+    placement: tuple[str, ...] = ()  # devices in the order in which workers take them
+    server_placement: tuple[str, ...] = ()  # likewise, for servers
 
     def __post_init__(self) -> None:
-        for name in (
-            "merge_bandwidth", "bandwidth", "local_bandwidth", "straggle", "per_host", "crowded",
-        ):  # fmt: skip
-            if not getattr(self, name) > 0:
-                raise ValueError(f"cluster.{name} must be more than 0")
-        for name in (
-            "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
-            "price_per_hour", "uneven", "pauses", "pause_seconds", "step_bandwidth", "sum_latency",
-            "sum_bandwidth", "devices",
-        ):  # fmt: skip
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"cluster.{name} must not be negative")
-        if self.pauses > 1:
-            raise ValueError(f"cluster.pauses is a chance, 1 at most, not {self.pauses:g}")
-        if self.jitter_shape not in ("lognormal", "normal"):
-            raise ValueError(f"cluster.jitter_shape: lognormal or normal, not {self.jitter_shape}")
+        self.check("cluster")
+        self.check_jitter()
+        refuse_nonsense(
+            self, "cluster", ["bandwidth", "local_bandwidth", "per_host"],
+            ["latency", "local_latency", "price_per_hour", "sum_latency", "sum_bandwidth",
+             "devices", "host_watts"],
+        )  # fmt: skip
         for fault in self.faults:
             read_fault(fault)
         if self.sharing not in ("turns", "fair"):
             raise ValueError(f"cluster.sharing: turns or fair, not {self.sharing}")
-        if not all(0 < pace < math.inf for pace in self.paces):
-            raise ValueError("cluster.paces must all be more than 0")
-        object.__setattr__(self, "curve", checked_curve(self.curve))
+        if self.described and (self.devices or self.per_host != 1):
+            raise ValueError("cluster.devices and cluster.per_host are for equal hosts: "
+                             "this cluster has a table for each host")  # fmt: skip
+        if not self.described and (self.placement or self.server_placement):
+            raise ValueError("cluster.placement needs hosts with names: describe them as [[host]]")
 
-    def hosts(self, workers: int, shares: Sequence[int | None] = ()) -> list[int]:
-        """The host of every rank: of the workers, then of the servers.
+    # -- where ranks are ----------------------------------------------------------------------
 
-        A server shares the host of the worker named in `shares`, or has one of its own.
+    def site(self, workers: int, shares: Sequence[int | None] = ()) -> Site:
+        """Of the workers, then of the servers.
+
+        A server shares the device of the worker named in `shares`, or has one of its own.
         """
+        if self.described:
+            return placed_on(self, workers, shares)
         shares = self.placed(workers, shares)
         of_workers = [self.device_of(worker) // self.per_host for worker in range(workers)]
         own = itertools.count(max(of_workers) + 1)
-        return of_workers + [next(own) if w is None else of_workers[w] for w in shares]
+        hosts = of_workers + [next(own) if w is None else of_workers[w] for w in shares]
+        owners = [self.device_of(worker) for worker in range(workers)]
+        owners += [workers + n if w is None else owners[w] for n, w in enumerate(shares)]
+        crowded = min(workers, self.per_host) > 1
+        size = len(hosts)
+        return Site(hosts, shares, owners, [self] * size, [crowded] * size)
 
-    def faults_of(self, ranks: int, hosts: int) -> list[Fault]:
-        """As data; whom there is not is refused."""
-        found = [read_fault(text) for text in self.faults]
-        for fault, text in zip(found, self.faults, strict=True):
-            if isinstance(fault, Cut) and fault.host >= hosts:
-                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
-            if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
-                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
-        return found
+    def hosts(self, workers: int, shares: Sequence[int | None] = ()) -> list[int]:
+        """The host of every rank."""
+        return self.site(workers, shares).hosts
 
     def device_of(self, worker: int) -> int:
         return worker % self.devices if self.devices else worker
@@ -114,111 +102,57 @@ class Cluster:
             )
         return [n % workers if share is None else share for n, share in enumerate(shares)]
 
+    def faults_of(self, ranks: int, hosts: int) -> list[Fault]:
+        """As data; whom there is not is refused."""
+        found = [read_fault(text) for text in self.faults]
+        for fault, text in zip(found, self.faults, strict=True):
+            if isinstance(fault, Cut) and fault.host >= hosts:
+                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
+            if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
+                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
+        return found
+
+    # -- what is charged ----------------------------------------------------------------------
+
     def computing(
         self, rank: int, workers: int, device: int | None = None
     ) -> Callable[[Load], Seconds]:
-        """How long a load takes on this rank, or on the `device` of another.
-
-        Jitter has a generator of its own a rank.
-        """
-        slow_ranks = range(workers - self.stragglers, workers)
-        slow = self.straggle if (rank if device is None else device) in slow_ranks else 1.0
-        if min(workers, self.per_host) > 1:
-            slow *= self.crowded
-        slow *= _own_pace(self, rank if device is None else device)
-        if not self.jitter and not self.pauses:
-            return _steady(self, slow)
-        generator = random.Random(self.jitter_seed * 1_000_003 + rank)
-        draw, steady = self._drawing(generator), _steady(self, 1.0)
-        if not self.pauses:
-            return lambda load: steady(load) * draw() * slow
-        chance, mean = self.pauses, self.pause_seconds
-
-        def seconds(load: Load) -> Seconds:
-            taken = steady(load) * draw() * slow
-            if load.samples and generator.random() < chance:
-                taken += generator.expovariate(1 / mean) if mean else 0.0
-            return taken
-
-        return seconds
-
-    def _drawing(self, generator: random.Random) -> Callable[[], float]:
-        """Factors around 1, as different from one another as `jitter` says."""
-        if not self.jitter:
-            return lambda: 1.0
-        if self.jitter_shape == "normal":
-            return partial(_positive, generator.gauss, 1.0, self.jitter)
-        return partial(generator.lognormvariate, *_around_one(self.jitter))
+        """How long a load takes on this rank of equal hosts, or on the `device` of another."""
+        owner = rank if device is None else device
+        return self.times(self, rank, owner, workers, min(workers, self.per_host) > 1)
 
     def all_reduce(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
-        """Reduce-scatter and all-gather on a ring: 2(P-1) messages of a P-th each.
-
-        Among several ranks a host it is a ring inside every host, and between a host's stripes and
-        the same stripes of the others one that has to share the host's network card.
-        """
-        hosts = ranks if hosts is None else hosts
-        inside = -(-ranks // max(hosts, 1))  # ranks on the fullest host
-        between = _ring_seconds(hosts, nbytes, self.latency, self.bandwidth)
-        if self.sum_bandwidth and inside > 1:
-            return between + self.sum_latency + nbytes / self.sum_bandwidth
-        return between + _ring_seconds(inside, nbytes, self.local_latency, self.local_bandwidth)
+        return self.sums(ranks, hosts).all_reduce(nbytes)
 
     def broadcast(self, nbytes: int, ranks: int, hosts: int | None = None) -> Seconds:
-        """A binomial tree between hosts, then one inside each."""
+        return self.sums(ranks, hosts).broadcast(nbytes)
+
+    def sums(self, ranks: int, hosts: int | None = None) -> Sums:
+        """Among so many ranks on so many equal hosts."""
         hosts = ranks if hosts is None else hosts
-        inside = -(-ranks // max(hosts, 1))
-        between = _levels(hosts) * (self.latency + nbytes / self.bandwidth)
-        return between + _levels(inside) * (self.local_latency + nbytes / self.local_bandwidth)
+        inside = -(-ranks // max(hosts, 1))  # ranks on the fullest host
+        return Sums(
+            Circle(hosts, self.latency, self.bandwidth),
+            [Circle(inside, self.local_latency, self.local_bandwidth)],
+            self.sum_latency,
+            self.sum_bandwidth,
+        )
 
+    # -- what it costs ------------------------------------------------------------------------
 
-@lru_cache
-def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
-    """How long a load takes without jitter; ranks that are equally fast share it."""
-    merge_bandwidth, sample_seconds = cluster.merge_bandwidth, cluster.sample_seconds
-    batch_seconds, curve = cluster.batch_seconds, cluster.curve
-    step_bandwidth = cluster.step_bandwidth or math.inf
+    def price_of(self, hosts: Collection[int]) -> float | None:
+        """An hour of these hosts; None where it is not known of all."""
+        if not self.described:
+            return self.price_per_hour * len(hosts) or None
+        each = [self._host(host).price_per_hour or self.price_per_hour for host in hosts]
+        return sum(each) if all(each) else None
 
-    def seconds(load: Load) -> Seconds:
-        constant = load.nbytes / merge_bandwidth + load.stepped / step_bandwidth
-        if load.samples:
-            if curve:
-                constant += on_curve(curve, load.samples)
-            else:
-                constant += batch_seconds + load.samples * sample_seconds
-        return constant * slow
+    def watts_of(self, host: int) -> float:
+        """Of all but its devices."""
+        return (self._host(host).watts if self.described else 0.0) or self.host_watts
 
-    return seconds
-
-
-def _own_pace(cluster: Cluster, rank: int) -> float:
-    """A worker's own factor, the same for all its work; drawn apart from its jitter."""
-    if rank < len(cluster.paces):
-        return cluster.paces[rank]
-    if not cluster.uneven:
-        return 1.0
-    generator = random.Random(f"{cluster.jitter_seed}/{rank}")
-    return generator.lognormvariate(*_around_one(cluster.uneven))
-
-
-def _around_one(variation: float) -> tuple[float, float]:
-    """What a lognormal distribution with mean 1 and this coefficient of variation is made by."""
-    spread = math.sqrt(math.log1p(variation**2))
-    return -spread * spread / 2, spread
-
-
-def _ring_seconds(ranks: int, nbytes: int, latency: Seconds, bandwidth: float) -> Seconds:
-    return 2 * (ranks - 1) * (latency + nbytes / bandwidth / max(ranks, 1))
-
-
-def _levels(ranks: int) -> int:
-    return math.ceil(math.log2(max(ranks, 1)))
-
-
-def _positive(draw: Callable[[float, float], float], mean: float, spread: float) -> float:
-    """A draw above 0; a normal one with a small spread always is."""
-    while (value := draw(mean, spread)) <= 0:
-        pass
-    return value
+    def _host(self, number: int) -> Host:
+        return self.described.every_host[number][1]
 
 
 CLUSTERS: dict[str, Cluster] = {

@@ -13,19 +13,19 @@ from regatta.comm import Seconds
 Curve: TypeAlias = tuple[tuple[float, Seconds], ...]
 
 
-def checked_curve(points: Sequence[Sequence[float]]) -> Curve:
+def checked_curve(points: Sequence[Sequence[float]], where: str = "cluster") -> Curve:
     """By samples; what cannot be a measurement is refused."""
     if any(len(point) != 2 for point in points):
-        raise ValueError("cluster.curve is made of pairs: [samples, seconds]")
+        raise ValueError(f"{where}.curve is made of pairs: [samples, seconds]")
     curve = tuple(sorted((float(samples), float(seconds)) for samples, seconds in points))
     for samples, seconds in curve:
         if not (0 < samples < math.inf and 0 < seconds < math.inf):
             raise ValueError(
-                f"cluster.curve: {samples:g} samples in {seconds:g} s; both must be more than 0"
+                f"{where}.curve: {samples:g} samples in {seconds:g} s; both must be more than 0"
             )
     for (samples, _), (more, _) in pairwise(curve):
         if samples == more:
-            raise ValueError(f"cluster.curve tells twice how long {samples:g} samples take")
+            raise ValueError(f"{where}.curve tells twice how long {samples:g} samples take")
     return curve
 
 

@@ -2,16 +2,17 @@
 
 `nvidia-smi topo -m` tells for every pair of devices what the path between them crosses. That makes
 a tree: devices under one switch are a group, groups under one host bridge a larger one, and so on
-up to the whole host. Everything that leaves a group goes through the group's one way out.
+up to the whole host. Everything that leaves a group goes through the group's one way out. A host
+that is described link by link is such a tree, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from regatta.comm import Seconds
 
@@ -19,6 +20,22 @@ LEVELS: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the farther, the later
 DIRECT: Final = "NV"  # a link of the two devices' own
 
 Group = tuple[int, str]  # the least device of a group, and the level at which it is left
+
+
+class Way(NamedTuple):
+    """What messages share: one direction of a link, or both of one that is not duplex."""
+
+    name: tuple[object, ...]
+    bandwidth: float  # bytes a second
+    source: str = ""  # of that figure
+
+
+class WayOut(NamedTuple):
+    """Of a group, and its way in."""
+
+    bandwidth: float
+    duplex: bool = True
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,7 @@ class Path:
     bandwidth: float  # bytes a second, each way
     latency: Seconds
     source: str = ""  # where the two figures come from
+    duplex: bool = True  # of a link of the two devices' own
 
     def __post_init__(self) -> None:
         if self.kind != DIRECT and self.kind not in LEVELS:
@@ -47,6 +65,9 @@ class Topology:
     paths: Mapping[tuple[int, int], Path]  # (a, b) with a < b
     name: str = ""
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    # Where links are described one by one:
+    direct: Mapping[tuple[int, int], Path] = field(default_factory=dict)  # in place of the tree's
+    ways_out: Mapping[Group, WayOut] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.devices)
@@ -63,32 +84,34 @@ class Topology:
                     raise ValueError(f"nothing is said of the path between {both}")
 
     def path(self, a: int, b: int) -> Path:
-        return self.paths[(a, b) if a < b else (b, a)]
-
-    def only(self, devices: Sequence[int]) -> Topology:
-        """A part of it, in this order."""
-        paths = {
-            (a, b): self.path(devices[a], devices[b]) for b in range(len(devices)) for a in range(b)
-        }
-        return replace(self, devices=tuple(self.devices[d] for d in devices), paths=paths)
+        pair = (a, b) if a < b else (b, a)
+        return self.direct.get(pair) or self.paths[pair]
 
     def with_measured(self, bandwidths: Mapping[tuple[int, int], float], source: str) -> Topology:
         """With bytes a second that were measured between pairs; the tree stays."""
-        paths = {
-            pair: replace(path, bandwidth=bandwidths[pair], source=source)
-            if pair in bandwidths
-            else path
-            for pair, path in self.paths.items()
-        }
-        return replace(self, paths=paths)
+
+        def measured(pair: tuple[int, int], path: Path) -> Path:
+            if pair not in bandwidths:
+                return path
+            return replace(path, bandwidth=bandwidths[pair], source=source)
+
+        return self._with(measured)
 
     def slowed(self, factor: float) -> Topology:
         """All bandwidths times a factor: what a program makes of links, fitted to a measurement."""
-        paths = {
-            pair: replace(path, bandwidth=path.bandwidth * factor)
-            for pair, path in self.paths.items()
+        ways = {
+            group: way._replace(bandwidth=way.bandwidth * factor)
+            for group, way in self.ways_out.items()
         }
-        return replace(self, paths=paths)
+        slower = self._with(lambda pair, path: replace(path, bandwidth=path.bandwidth * factor))
+        return replace(slower, ways_out=ways)
+
+    def _with(self, change: Callable[[tuple[int, int], Path], Path]) -> Topology:
+        return replace(
+            self,
+            paths={pair: change(pair, path) for pair, path in self.paths.items()},
+            direct={pair: change(pair, path) for pair, path in self.direct.items()},
+        )
 
     # -- the tree ---------------------------------------------------------------------------------
 
@@ -109,39 +132,62 @@ class Topology:
             found[level] = group
         return found
 
-    def _leaves(self, a: int, b: int) -> list[Group]:
-        """The groups that a message from a to b leaves, from the inside out."""
-        kind = self.path(a, b).kind
-        if kind == DIRECT:
-            return []
-        within = LEVELS[: LEVELS.index(kind)]
+    def leaves(self, a: int, level: str) -> list[Group]:
+        """The groups around a device that are left on a path of this kind, from the inside out.
+
+        What is the same group on several levels has one way out.
+        """
         groups: list[Group] = [(a, "device")]
-        groups += [(self._groups[level][a], level) for level in within]
+        size = 1
+        for within in LEVELS[: LEVELS.index(level)]:
+            members = self._groups[within]
+            group, now = (members[a], within), members.count(members[a])
+            if now > size or group in self.ways_out:
+                groups.append(group)
+                size = now
         return groups
 
     @cached_property
-    def _ways(self) -> dict[Group, float]:
-        """Bytes a second of every group's way out, which is its way in too: as much as the fastest
-        path through it has."""
-        ways: dict[Group, float] = {}
+    def _ways(self) -> dict[Group, WayOut]:
+        """Every group's way out, which is its way in too: as described, or else as wide as the
+        fastest path through it."""
+        widest: dict[Group, WayOut] = {}
         for (a, b), path in self.paths.items():
-            for group in (*self._leaves(a, b), *self._leaves(b, a)):
-                ways[group] = max(ways.get(group, 0.0), path.bandwidth)
-        return ways
+            if path.kind != DIRECT:
+                for group in (*self.leaves(a, path.kind), *self.leaves(b, path.kind)):
+                    if group not in widest or widest[group].bandwidth < path.bandwidth:
+                        widest[group] = WayOut(path.bandwidth, source=path.source)
+        return widest | dict(self.ways_out)
+
+    def way(self, group: Group, direction: str) -> Way:
+        """Out of a group, or in; `Way`s that are equal are the same."""
+        way = self._ways[group]
+        return Way((*group, direction if way.duplex else ""), way.bandwidth, way.source)
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], tuple[tuple[Way, ...], tuple[Way, ...]]]:
+        return {}  # as they are asked for
+
+    def route(self, a: int, b: int) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
+        """What a message from a to b takes: on its way out, and then in."""
+        if (a, b) not in self._routes:
+            path = self.path(a, b)
+            if path.kind == DIRECT:
+                ends = (a, b) if path.duplex else (min(a, b), max(a, b))
+                self._routes[a, b] = (Way(("direct", *ends), path.bandwidth, path.source),), ()
+            else:
+                out = [self.way(group, "out") for group in self.leaves(a, path.kind)]
+                into = [self.way(group, "in") for group in reversed(self.leaves(b, path.kind))]
+                if path.bandwidth < min(way.bandwidth for way in (*out, *into)):
+                    out.append(Way(("path", a, b), path.bandwidth, path.source))
+                self._routes[a, b] = tuple(out), tuple(into)
+        return self._routes[a, b]
 
     def shared(self, hops: Sequence[tuple[int, int]]) -> list[float]:
         """Bytes a second of every hop while all of them carry data at once.
 
         Who goes through the same way out or in, in the same direction, shares it evenly.
         """
-        out = Counter(group for a, b in hops for group in self._leaves(a, b))
-        into = Counter(group for a, b in hops for group in self._leaves(b, a))
-        ways = self._ways
-        return [
-            min(
-                [self.path(a, b).bandwidth]
-                + [ways[group] / out[group] for group in self._leaves(a, b)]
-                + [ways[group] / into[group] for group in self._leaves(b, a)]
-            )
-            for a, b in hops
-        ]
+        routes = [(*out, *into) for out, into in (self.route(*hop) for hop in hops)]
+        users = Counter(way for route in routes for way in route)
+        return [min(way.bandwidth / users[way] for way in route) for route in routes]

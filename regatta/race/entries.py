@@ -15,6 +15,7 @@ from regatta.config import Run
 from regatta.engine import order_of
 from regatta.folders import environment
 from regatta.resolve import resolve
+from regatta.room import refuse_without_room
 from regatta.runs import refuse_if_not_in_layers
 from regatta.strategies import registry
 
@@ -123,6 +124,8 @@ class Race:
                 data = next(data for task, data in opened if task == run.task)
                 start.check(start.pinned(run), data)
                 refuse_if_not_in_layers(run)
+                if lane.world == VIRTUAL:
+                    refuse_without_room(run)
                 order_of(run, data)
             except (ValueError, RuntimeError) as error:  # PyTorch refuses sizes with the latter
                 raise ValueError(f"{label} cannot start: {error}") from None

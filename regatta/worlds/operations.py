@@ -6,8 +6,8 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from regatta.cluster import Cluster
 from regatta.cluster.faults import Cut
+from regatta.cluster.sums import Sums
 from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
 if TYPE_CHECKING:
@@ -149,20 +149,21 @@ class Meeting:
 class Group:
     """Ranks that meet for collectives, which all of them join in the same order."""
 
-    __slots__ = ("_joined", "_open", "cuts", "free", "hosts", "members", "order", "summing")
+    __slots__ = ("_joined", "_open", "charged", "cuts", "free", "members", "order", "summing")
 
     def __init__(
         self,
         name: str,
         members: tuple[int, ...],
         by_host: Sequence[Sequence[int]],
+        charged: Sums,
         cuts: Sequence[Cut] = (),
     ) -> None:
         self.members = members
+        self.charged = charged
         self.cuts = cuts
-        self.hosts = len(by_host)
         # Sums are added up host by host; one rank a host is as good as one host.
-        self.order = by_host if self.hosts < len(members) else [members]
+        self.order = by_host if len(by_host) < len(members) else [members]
         self.free: Seconds = 0.0
         self.summing = f"all-reduce in group {name}"
         self._joined = dict.fromkeys(members, 0)  # how many collectives, by rank
@@ -184,16 +185,14 @@ class Group:
             return None
         return self._open.pop(number)
 
-    def sum(self, cluster: Cluster, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
+    def sum(self, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
         """How long it takes, and what comes of it."""
         total = _added([_added([data[rank] for rank in ranks]) for ranks in self.order])
-        return cluster.all_reduce(total.nbytes, len(self.members), self.hosts), total
+        return self.charged.all_reduce(total.nbytes), total
 
-    def spread(
-        self, root: int, cluster: Cluster, data: Mapping[int, Vector]
-    ) -> tuple[Seconds, Vector]:
+    def spread(self, root: int, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
         result = data[root]
-        return cluster.broadcast(result.nbytes, len(self.members), self.hosts), result
+        return self.charged.broadcast(result.nbytes), result
 
 
 def _added(vectors: list[Vector]) -> Vector:

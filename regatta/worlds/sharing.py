@@ -1,17 +1,20 @@
 """Messages that share links evenly: what a way carries is divided among all who use it.
 
 Shares are max-min fair. A message is held up by the fullest way it takes; what it cannot use
-elsewhere, others may. Shares change whenever a message begins or ends.
+elsewhere, others may. Shares change whenever a message begins or ends. Messages from one rank to
+another go one after the other, as through a socket: none overtakes another.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from regatta.comm import Seconds
 
 Way = Hashable  # what messages share, in one direction or in both
+Line = Hashable  # from whom to whom
 _DONE = 1e-9  # of a message is a rounding error
 
 
@@ -37,14 +40,15 @@ def fair_shares(messages: Sequence[Iterable[Way]], bandwidths: Mapping[Way, floa
 
 
 class _Flow:
-    __slots__ = ("began", "done", "left", "nbytes", "share", "ways")
+    __slots__ = ("began", "done", "left", "line", "nbytes", "share", "ways")
 
     def __init__(
-        self, ways: tuple[Way, ...], nbytes: float, done: Callable[[Seconds], None], began: Seconds
+        self, line: Line, ways: Mapping[Way, float], nbytes: float, done: Callable[[Seconds], None]
     ) -> None:
+        self.line = line
         self.ways, self.nbytes, self.left = ways, nbytes, nbytes
         self.done = done  # is told when it began
-        self.began = began
+        self.began: Seconds = 0.0
         self.share = 0.0
 
 
@@ -58,18 +62,27 @@ class Sharing:
     ) -> None:
         self._at, self._now = at, now
         self._flows: list[_Flow] = []
+        self._lines: dict[Line, deque[_Flow]] = {}  # who passes, and who comes after it
         self._bandwidths: dict[Way, float] = {}
         self._since: Seconds = 0.0
         self._changes = 0
 
     def begin(
-        self, ways: Mapping[Way, float], nbytes: float, done: Callable[[Seconds], None]
+        self, line: Line, ways: Mapping[Way, float], nbytes: float, done: Callable[[Seconds], None]
     ) -> None:
         """A message that takes these ways of so much bandwidth; `done` when it has passed."""
-        self._go_on()
-        self._bandwidths.update(ways)
-        self._flows.append(_Flow(tuple(ways), nbytes, done, self._now()))
-        self._divide()
+        flow = _Flow(line, ways, nbytes, done)
+        waiting = self._lines.setdefault(line, deque())
+        waiting.append(flow)
+        if waiting[0] is flow:
+            self._go_on()
+            self._start(flow)
+            self._divide()
+
+    def _start(self, flow: _Flow) -> None:
+        flow.began = self._now()
+        self._bandwidths.update(flow.ways)
+        self._flows.append(flow)
 
     def _go_on(self) -> None:
         """Up to now, at the shares that were."""
@@ -93,6 +106,13 @@ class Sharing:
         self._go_on()
         ended = [flow for flow in self._flows if flow.left <= _DONE * max(flow.nbytes, 1.0)]
         self._flows = [flow for flow in self._flows if flow not in ended]
+        for flow in ended:
+            waiting = self._lines[flow.line]
+            waiting.popleft()
+            if waiting:
+                self._start(waiting[0])
+            else:
+                del self._lines[flow.line]
         self._divide()
         for flow in ended:
             flow.done(flow.began)

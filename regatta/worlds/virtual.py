@@ -65,34 +65,33 @@ class VirtualWorld:
         self.size = size
         self.cluster = cluster
         workers = size if workers is None else workers
-        shares = cluster.placed(workers, [None] * (size - workers) if shares is None else shares)
-        self.hosts = list(hosts) or cluster.hosts(workers, shares)
+        shares = [None] * (size - workers) if shares is None else shares
+        self.site = site = cluster.site(workers, shares)
+        self.hosts = list(hosts) or site.hosts
         self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
         self.now: Seconds = 0.0
         self.halted = False
         self.sharing = Sharing(self._at, lambda: self.now) if cluster.sharing == "fair" else None
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
-        faults = cluster.faults_of(size, len(set(self.hosts)))
+        faults = cluster.faults_of(size, max(self.hosts) + 1)
         cuts = [fault for fault in faults if isinstance(fault, Cut)]
-        self._groups = {
-            name: Group(name, ranks, by_host(ranks, self.hosts), self._that_part(ranks, cuts))
-            for name, ranks in self.groups.items()
-        }
         cards = {
             host: Link(cluster.latency, cluster.bandwidth, [c for c in cuts if c.host == host])
             for host in self.hosts
         }
+        kind, self.wires = VirtualComm, None
+        if cluster.described:
+            from regatta.worlds.wired import WiredComm, Wires  # they build on what is here
+
+            kind, self.wires = WiredComm, Wires(cluster, site, cuts)
+        self._groups = {name: self._group(name, of, cuts) for name, of in self.groups.items()}
         self.comms: list[VirtualComm] = []
-        for rank in range(size):
-            shared = None if rank < workers else shares[rank - workers]
-            seconds = cluster.computing(rank, workers, shared)
-            owner = cluster.device_of(rank) if rank < workers else shared
-            device = Device() if owner in (None, rank) else self.comms[owner or 0]._device
-            self.comms.append(
-                VirtualComm(self, rank, seconds, cards[self.hosts[rank]], device, chance(rank))
-            )
-            if shared is not None:
+        for rank, owner in enumerate(site.owners):
+            seconds, card = site.computing(cluster, rank), cards[self.hosts[rank]]
+            device = Device() if owner == rank else self.comms[owner]._device
+            self.comms.append(kind(self, rank, seconds, card, device, chance(rank)))
+            if site.share_of(rank) is not None:
                 device.is_shared = True
                 self.comms[rank]._is_guest = True
         self.crashes = [fault for fault in faults if isinstance(fault, Crash)]
@@ -119,10 +118,13 @@ class VirtualWorld:
                     comm._coroutine.close()
         return [comm._result for comm in self.comms]
 
-    def _that_part(self, ranks: Sequence[int], cuts: Sequence[Cut]) -> list[Cut]:
-        """The cuts that keep these ranks from each other."""
-        hosts = {self.hosts[rank] for rank in ranks}
-        return [cut for cut in cuts if cut.host in hosts and len(hosts) > 1]
+    def _group(self, name: str, ranks: tuple[int, ...], cuts: Sequence[Cut]) -> Group:
+        """With what it is charged for sums, and the cuts that keep its ranks from each other."""
+        order = by_host(ranks, self.hosts)
+        equal = self.cluster.sums(len(ranks), len(order))
+        charged = equal if self.wires is None else self.wires.sums(ranks)
+        hosts = {self.hosts[rank] for rank in ranks} if len(order) > 1 else ()
+        return Group(name, ranks, order, charged, [cut for cut in cuts if cut.host in hosts])
 
     def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
         heappush(self._heap, (time, next(self._ticket), action, argument))
@@ -168,7 +170,6 @@ class VirtualComm:
         self.chance = chance
         self._work_now: Seconds = 0.0
         self._local = Link(world.cluster.local_latency, world.cluster.local_bandwidth)
-        self._cluster = world.cluster
         self.size = world.size
         self.groups = world.groups
         self._result: Any = None
@@ -323,7 +324,7 @@ class VirtualComm:
                 self.traffic.timeline.note("s", began, world.now)
             world._at(world.now + link.latency, receiver._deliver, message)
 
-        world.sharing.begin(ways, message.data.nbytes, passed)
+        world.sharing.begin((message.src, dst), ways, message.data.nbytes, passed)
 
     def _add_note(self, error: Exception) -> None:
         note = f"on rank {self.rank}, at {self._world.now:.6g} virtual seconds"
@@ -335,7 +336,7 @@ class VirtualComm:
         group: Group,
         what: str,
         data: Vector,
-        close: Callable[[Cluster, Mapping[int, Vector]], tuple[Seconds, Vector]],
+        close: Callable[[Mapping[int, Vector]], tuple[Seconds, Vector]],
     ) -> Pending:
         """Join this group's next collective; `close` tells its cost and result."""
         self.traffic.messages += 1
@@ -344,7 +345,7 @@ class VirtualComm:
         now = self._world.now if self._work is None else self._work_now
         meeting = group.join(op, data, now)
         if meeting is not None:
-            cost, result = close(self._cluster, meeting.data)
+            cost, result = close(meeting.data)
             start = max(meeting.last_arrival, group.free)
             group.free = end_of_cuts(group.cuts, start) + cost
             self._world._at(group.free, meeting.finish, result)

@@ -1,0 +1,18 @@
+"""Values that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def refuse_nonsense(
+    part: Any, where: str, positive: Iterable[str] = (), not_negative: Iterable[str] = ()
+) -> None:
+    """Of a part of a cluster, by the names of its values; `where` says whose they are."""
+    for name in positive:
+        if not getattr(part, name) > 0:
+            raise ValueError(f"{where}.{name} must be more than 0")
+    for name in not_negative:
+        if not getattr(part, name) >= 0:
+            raise ValueError(f"{where}.{name} must not be negative")

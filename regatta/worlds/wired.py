@@ -1,0 +1,156 @@
+"""Virtual ranks on a described cluster: messages take every link between two places.
+
+A message passes a way as soon as its first byte is there and the way is free; then it takes the way
+for as long as its bytes need. With fair sharing it passes all its ways at once, as fast as the
+fullest of them lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from regatta.cluster import Cluster
+from regatta.cluster.faults import Cut, end_of_cuts
+from regatta.cluster.paths import Paths, Route
+from regatta.cluster.site import Site
+from regatta.cluster.sums import Sums
+from regatta.cluster.topology import Way
+from regatta.comm import DATA, Message, Op, Seconds, Vector
+from regatta.worlds.operations import SENT
+from regatta.worlds.virtual import VirtualComm
+
+
+class Lane:
+    """A way in one direction, or in both if it is not duplex: for one message at a time."""
+
+    __slots__ = ("bandwidth", "cuts", "free")
+
+    def __init__(self, bandwidth: float, cuts: Sequence[Cut] = ()) -> None:
+        self.bandwidth = bandwidth
+        self.cuts = cuts
+        self.free: Seconds = 0.0
+
+    def take(self, now: Seconds, nbytes: int) -> Seconds:
+        """For a message whose first byte is here: when that goes on."""
+        start = self.after_cuts(max(now, self.free))
+        self.free = start + nbytes / self.bandwidth
+        return start
+
+    def after_cuts(self, start: Seconds) -> Seconds:
+        return end_of_cuts(self.cuts, start) if self.cuts else start
+
+
+class Course:
+    """What messages from one place to another take."""
+
+    __slots__ = ("lanes", "latency", "turn")
+
+    def __init__(self, lanes: Sequence[Lane], turn: int, latency: Seconds) -> None:
+        self.lanes = lanes
+        self.turn = turn  # how many lanes lead out; the latency comes after them
+        self.latency = latency
+
+
+class Wires:
+    """The lanes of a cluster, and the courses between its ranks; made when they are first used."""
+
+    def __init__(self, cluster: Cluster, site: Site, cuts: Sequence[Cut]) -> None:
+        self._paths = Paths(cluster)
+        self._places = site.places
+        self._cuts = cuts
+        self._lanes: dict[Way, Lane] = {}
+        self._courses: dict[tuple[int, int], Course] = {}
+
+    def sums(self, ranks: Iterable[int]) -> Sums:
+        return self._paths.sums([self._places[rank] for rank in ranks])
+
+    def course(self, src: int, dst: int) -> Course:
+        course = self._courses.get((src, dst))
+        if course is None:
+            course = self._courses[src, dst] = self._made(
+                self._paths.route(self._places[src], self._places[dst])
+            )
+        return course
+
+    def _made(self, route: Route) -> Course:
+        into = [way for way in route.into if way not in route.out]
+        lanes = [self._lane(way) for way in (*route.out, *into)]
+        return Course(lanes, len(route.out), route.latency)
+
+    def _lane(self, way: Way) -> Lane:
+        if way not in self._lanes:
+            what, host, *_ = way.name
+            cuts = [cut for cut in self._cuts if what == "card" and cut.host == host]
+            self._lanes[way] = Lane(way.bandwidth, cuts)
+        return self._lanes[way]
+
+
+class Flight:
+    """A message on its way, and how far it has come."""
+
+    __slots__ = ("arrival", "course", "deliver", "message", "passed")
+
+    def __init__(
+        self, message: Message, course: Course, deliver: Callable[[Message], None]
+    ) -> None:
+        self.message = message
+        self.course = course
+        self.deliver = deliver
+        self.passed = 0  # lanes that its first byte has left behind
+        self.arrival: Seconds = 0.0  # of its last byte, as far as these lanes tell
+
+
+class WiredComm(VirtualComm):
+    """One rank of a virtual world with described links."""
+
+    def send(self, dst: int, data: Vector, tag: int = DATA, version: int = 0) -> Op[None]:
+        world = self._world
+        if dst == self.rank:
+            return super().send(dst, data, tag, version)
+        assert world.wires is not None
+        self.traffic.messages += 1
+        self.traffic.nbytes += data.nbytes
+        message = Message(self.rank, tag, version, data)
+        course = world.wires.course(self.rank, dst)
+        flight = Flight(message, course, world.comms[dst]._deliver)
+        go = self._pass if world.sharing is None else self._share
+        if self._work is None:
+            go(flight)
+        else:
+            world._at(self._work_now, go, flight)
+        return SENT
+
+    def _pass(self, flight: Flight) -> None:
+        """Take lane after lane, each when the first byte is there and it is free."""
+        world, course, message = self._world, flight.course, flight.message
+        for number in range(flight.passed, len(course.lanes)):
+            lane = course.lanes[number]
+            then = lane.take(world.now, message.data.nbytes)
+            late = course.latency if number < course.turn else 0.0
+            flight.arrival = max(flight.arrival, lane.free + late)
+            if number == 0 and self.traffic.timeline is not None:
+                self.traffic.timeline.note("s", then, lane.free)
+            if number == course.turn - 1:
+                then += course.latency
+            if then > world.now and number + 1 < len(course.lanes):
+                flight.passed = number + 1
+                world._at(then, self._pass, flight)
+                return
+        world._at(flight.arrival, flight.deliver, message)
+
+    def _share(self, flight: Flight) -> None:
+        """Pass as fast as others let it; the last byte comes a latency later."""
+        world, course, message = self._world, flight.course, flight.message
+        assert world.sharing is not None
+        start = max(lane.after_cuts(world.now) for lane in course.lanes)
+        if start > world.now:
+            world._at(start, self._share, flight)
+            return
+
+        def passed(began: Seconds) -> None:
+            if self.traffic.timeline is not None:
+                self.traffic.timeline.note("s", began, world.now)
+            world._at(world.now + course.latency, flight.deliver, message)
+
+        ways: dict[Hashable, float] = {lane: lane.bandwidth for lane in course.lanes}
+        world.sharing.begin(course, ways, message.data.nbytes, passed)
