@@ -24,6 +24,7 @@ from regatta.cli.common import (
     for_tables,
     out,
     prepare,
+    say_how_long,
     say_what_was_not_read,
     sharing,
     warn_of_crowding,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from regatta.race.entries import Race
 
 _SEEDS = 5  # fewer seldom tell anything apart
+_REHEARSED = 8  # lanes, of which it is estimated how long a simulated race takes
 
 
 @app.command()
@@ -110,6 +112,8 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
     if real and not silent:
         runs = (entered.run(lane, entered.seeds[0]) for lane in real)
         warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
+    if not silent:
+        _say_how_long(entered, folder)
     commentary = Commentary(out, silent)
     try:
         run_all(entered, folder, commentary)
@@ -119,6 +123,21 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
         raise
     finally:
         commentary.close()
+
+
+def _say_how_long(entered: Race, folder: Path) -> None:
+    """Of a grid some lanes stand for all."""
+    from regatta.race.course import left
+    from regatta.race.entries import VIRTUAL
+
+    simulated = [
+        lane for some in left(entered, folder) for lane, _ in some if lane.world == VIRTUAL
+    ]
+    lanes = list(dict.fromkeys(simulated))
+    some = lanes[:: -(-len(lanes) // _REHEARSED) or 1]
+    if some:
+        runs = [entered.run(lane, entered.seeds[0]) for lane in some]
+        say_how_long(runs, len(simulated) / len(some))
 
 
 def _there(recipe: str, folder: Path | None) -> tuple[Race, Path]:

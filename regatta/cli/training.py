@@ -31,6 +31,7 @@ from regatta.cli.common import (
     err,
     out,
     prepare,
+    say_how_long,
     sharing,
     warn_of_crowding,
 )  # fmt: skip
@@ -129,6 +130,8 @@ def simulate(
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
     folders.refuse_if_taken(plan.folder)
     prepare([run], not as_json)
+    if not as_json:
+        say_how_long([run], timing_only=timing_only)
     display = display_of(run, not as_json)
     try:
         runs.simulate(run, plan, timing_only, display or runs.ignore)
