@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import Sized, play, small_run
 from hypothesis import given
 from hypothesis import strategies as st
 from real import command
@@ -17,6 +18,7 @@ from regatta.cluster.explain import Job, explained, sources_in
 from regatta.cluster.probe import Measured, as_toml, fitted
 from regatta.cluster.recorded import recorded
 from regatta.comm import Load
+from regatta.config import Stop
 from regatta.events import RankEnded, Spans
 from regatta.probing import probe
 from regatta.resolve import load_cluster
@@ -34,6 +36,7 @@ def measured(workers: int = 2, slower: float = 1.25) -> Measured:
         alone=alone,
         together=together,
         steps=[[slower * 1e-3] * 10] * workers,
+        gathers=[[slower * 0.5e-3] * 10] * workers,
         merges=[[slower * 2e-3] * 10] * workers,
         exchanges=[[slower * 1e-3 + 4e-3] * 10] * workers,
         messages=[(n, 20e-6 + n / 5e9) for n in (4096, 65536, NBYTES)],
@@ -50,6 +53,7 @@ class TestFit:
             assert seconds(Load(samples=20)) == pytest.approx(1.25 * 3e-3)  # between
             assert seconds(Load(stepped=NBYTES)) == pytest.approx(1.25e-3)
             assert seconds(Load(nbytes=NBYTES)) == pytest.approx(2.5e-3)
+            assert seconds(Load(gathered=NBYTES)) == pytest.approx(0.625e-3)
         assert cluster.computing(0, workers=1)(Load(samples=8)) == pytest.approx(1.8e-3)
         assert cluster.all_reduce(NBYTES, 2, hosts=1) == pytest.approx(4e-3)
         assert cluster.local_latency == pytest.approx(20e-6, rel=0.01)
@@ -70,6 +74,36 @@ class TestFit:
         assert told.cluster.pauses == pytest.approx(0.1)
         assert told.cluster.pause_seconds == pytest.approx(1.0, rel=0.01)
         assert told.cluster.jitter == 0
+
+    def test_workers_wait_for_each_other_as_long_as_measured(self):
+        """Rare slow gradients cost a barrier less than their squares say."""
+        found = measured()
+        base, late = found.together[8][0][0], 1.8
+        own = [
+            [base * (late if n % 20 == worker else 1.0) for n in range(400)] for worker in (0, 1)
+        ]
+        cluster = fitted(replace(found, together={8: own}, alone={8: own[0]}), 2).cluster
+        free = {"sum_bandwidth": 1e15, "sum_latency": 0.0, "gather_bandwidth": 0.0}
+        cluster = replace(cluster, step_bandwidth=0.0, **free)
+        task, stop = Sized(8, train=2 * 8 * 2000), Stop(epochs=1)
+        run = small_run("all-reduce", 2, task=task, minibatch=8, stop=stop, cluster=cluster)
+        rank = play(run, timing_only=True).ranks[0]
+        measured_step = base * (1 + 2 * 0.05 * (late - 1))
+        assert rank.time / rank.turns == pytest.approx(measured_step, rel=0.02)
+
+    def test_what_slows_all_workers_at_once_is_no_jitter(self):
+        found = measured()
+        drifting = [1e-3 * (1 + 0.5 * (n % 2)) for n in range(100)]
+        told = fitted(replace(found, together={8: [drifting] * 2}, alone={8: drifting}), 2)
+        assert told.cluster.jitter == 0
+        alone = replace(measured(1), together={8: [drifting]}, alone={8: drifting})
+        assert fitted(alone, 1).cluster.jitter > 0.3
+
+    def test_gradients_cost_their_mean(self):
+        found = measured()
+        skewed = [1e-3] * 80 + [1.5e-3] * 20
+        told = fitted(replace(found, together={8: [skewed] * 2}, alone={8: skewed}), 2)
+        assert told.cluster.curve == ((8, pytest.approx(1.1e-3)),)
 
     def test_what_could_not_be_told_is_said(self):
         alone = replace(measured(workers=1), exchanges=[], messages=[], sums=[])

@@ -29,6 +29,7 @@ from regatta.cli.common import (
     sharing,
     warn_of_crowding,
 )  # fmt: skip
+from regatta.cli.explaining import Explain, explain_race
 
 if TYPE_CHECKING:
     from regatta.race.entries import Race
@@ -67,6 +68,7 @@ def race(
         str | None, typer.Option("--cluster", help="to simulate on; several: a,b.toml")
     ] = None,
     oversubscribe: Oversubscribe = False,
+    explain: Explain = False,
     price: Annotated[
         float | None, typer.Option("--price", help="of a host, an hour, in any currency")
     ] = None,
@@ -86,6 +88,8 @@ def race(
 
     if not simulated:
         warm_up()
+    if explain and not (simulated or both or resume):
+        raise ValueError("--explain is for --simulate or --both: what processes do is measured")
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     given = [*chosen, *_as_settings(price, threads)]
     worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
@@ -98,6 +102,8 @@ def race(
         folder = out_folder or _next_folder(recipe)
     _run(entered, folder, resume, as_json)
     _show(folder, as_json)
+    if explain and not as_json:
+        explain_race(entered)
 
 
 def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
@@ -172,6 +178,7 @@ def _show(folder: Path, as_json: bool) -> None:
     from regatta.report.files import write_html
     from regatta.report.forms import as_json as all_as_json
     from regatta.report.nodes import accuracies, throughputs
+    from regatta.report.tables import predictions
     from regatta.report.tta import tta_beyond_target
 
     outcome = of_race(folder)
@@ -179,7 +186,7 @@ def _show(folder: Path, as_json: bool) -> None:
     if as_json:
         print(all_as_json(outcome))
         return
-    kinds = combinations, families, throughputs, accuracies, tta_beyond_target
+    kinds = combinations, families, throughputs, accuracies, tta_beyond_target, predictions
     tables = [table for make in kinds if (table := make(outcome)) is not None]
     for each in (race_table(outcome), *map(shown, tables)):
         out.print()

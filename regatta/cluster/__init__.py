@@ -28,6 +28,7 @@ class Cluster:
     crowded: float = 1.0  # all that times this, where several workers share a host
     merge_bandwidth: float = 10e9  # bytes a second of a vector merged into another
     step_bandwidth: float = 0.0  # of weights that an optimiser steps; 0: it costs nothing
+    gather_bandwidth: float = 0.0  # of gradients brought into one vector, to be sent or summed
     latency: Seconds = 5e-6
     bandwidth: float = 12.5e9  # bytes a second of a network card, each way
     per_host: int = 1  # workers on a host; they share its network card
@@ -60,7 +61,7 @@ class Cluster:
         for name in (
             "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
             "price_per_hour", "uneven", "pauses", "pause_seconds", "step_bandwidth", "sum_latency",
-            "sum_bandwidth", "devices",
+            "sum_bandwidth", "devices", "gather_bandwidth",
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"cluster.{name} must not be negative")
@@ -177,9 +178,12 @@ def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
     merge_bandwidth, sample_seconds = cluster.merge_bandwidth, cluster.sample_seconds
     batch_seconds, curve = cluster.batch_seconds, cluster.curve
     step_bandwidth = cluster.step_bandwidth or math.inf
+    gather_bandwidth = cluster.gather_bandwidth or math.inf
 
     def seconds(load: Load) -> Seconds:
         constant = load.nbytes / merge_bandwidth + load.stepped / step_bandwidth
+        if load.gathered:
+            constant += load.gathered / gather_bandwidth
         if load.samples:
             if curve:
                 constant += on_curve(curve, load.samples)

@@ -59,6 +59,10 @@ def _figures(cluster: Cluster, job: Job) -> Iterator[tuple[str, str, Seconds, Se
     if cluster.step_bandwidth:
         seconds = charge(Load(stepped=job.nbytes))
         yield "a step", f"{job.nbytes:,} / step_bandwidth{times}", seconds, ["step_bandwidth"]
+    if cluster.gather_bandwidth:
+        seconds = charge(Load(gathered=job.nbytes))
+        formula = f"{job.nbytes:,} / gather_bandwidth{times}"
+        yield "gathering a gradient in a vector", formula, seconds, ["gather_bandwidth"]
     seconds = charge(Load(nbytes=job.nbytes))
     yield "a merge", f"{job.nbytes:,} / merge_bandwidth{times}", seconds, ["merge_bandwidth"]
     for prefix, where, there in (
