@@ -77,6 +77,7 @@ def outlook(run: Run, timing_only: bool = False) -> Outlook:
     """Of a simulation, from its first moments, which are played and thrown away."""
     from regatta.config import Checkpointing, Evaluation
     from regatta.runs import simulate
+    from regatta.worlds.memory import give_back_freed_memory
 
     shares: list[Share] = []
     samples: list[float] = []
@@ -96,6 +97,7 @@ def outlook(run: Run, timing_only: bool = False) -> Outlook:
         checkpointing=Checkpointing(),
         stop=replace(run.stop, target=None),
     )
+    give_back_freed_memory()  # what others have let go of would hide what is needed
     began = time.perf_counter()
     with suppress(_Enough):
         simulate(rehearsed, None, timing_only, look)

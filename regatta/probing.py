@@ -55,7 +55,7 @@ def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds
             raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
     arguments = run, tuple(sorted(set(minibatches))), seconds / _STARTS
     starts = [launch(workers, _measure, arguments) for _ in range(_STARTS)]
-    return _together([_added(of_worker) for of_worker in zip(*starts, strict=True)])
+    return _together(starts)
 
 
 @dataclass
@@ -73,34 +73,24 @@ class _Told:
     sums: list[tuple[int, Seconds]] = field(default_factory=list)
 
 
-def _added(starts: Sequence[_Told]) -> _Told:
-    """What a worker has measured in all its starts."""
-    whole = starts[0]
-    for more in starts[1:]:
-        for minibatch in whole.together:
-            whole.alone[minibatch] += more.alone[minibatch]
-            whole.together[minibatch] += more.together[minibatch]
-        whole.steps += more.steps
-        whole.gathers += more.gathers
-        whole.merges += more.merges
-        whole.exchanges += more.exchanges
-        whole.messages += more.messages
-        whole.sums += more.sums
-    return whole
+def _together(starts: Sequence[Sequence[_Told]]) -> Measured:
+    """What the workers of all starts have told."""
+    workers = list(zip(*starts, strict=True))
+    first = workers[0]
 
+    def of_workers(what: Callable[[_Told], list[Seconds]]) -> list[list[Seconds]]:
+        return [[seconds for told in worker for seconds in what(told)] for worker in workers]
 
-def _together(told: list[_Told]) -> Measured:
-    first = told[0]
     return Measured(
-        nbytes=first.nbytes,
-        alone=first.alone,
-        together={m: [each.together[m] for each in told] for m in first.together},
-        steps=[each.steps for each in told],
-        gathers=[each.gathers for each in told],
-        merges=[each.merges for each in told],
-        exchanges=[each.exchanges for each in told],
-        messages=first.messages,
-        sums=first.sums,
+        nbytes=first[0].nbytes,
+        alone={m: [s for told in first for s in told.alone[m]] for m in first[0].alone},
+        together={m: [[told.together[m] for told in s] for s in starts] for m in first[0].together},
+        steps=of_workers(lambda told: told.steps),
+        gathers=of_workers(lambda told: told.gathers),
+        merges=of_workers(lambda told: told.merges),
+        exchanges=of_workers(lambda told: told.exchanges),
+        messages=[message for told in first for message in told.messages],
+        sums=[one for told in first for one in told.sums],
     )
 
 

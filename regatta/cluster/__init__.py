@@ -43,7 +43,7 @@ class Cluster:
     jitter: float = 0.0  # coefficient of variation of computing times
     jitter_shape: str = "lognormal"  # or normal
     uneven: float = 0.0  # coefficient of variation of the workers' own speeds, which they keep
-    paces: tuple[float, ...] = ()  # or factors of the first workers' times, where they are known
+    paces: tuple[float, ...] = ()  # factors of the first workers' times that are always so
     pauses: float = 0.0  # chance that some work is interrupted ...
     pause_seconds: Seconds = 0.1  # ... for so long, in the mean
     stragglers: int = 0  # the last so many workers are slow ...
@@ -196,12 +196,11 @@ def _steady(cluster: Cluster, slow: float) -> Callable[[Load], Seconds]:
 
 def _own_pace(cluster: Cluster, rank: int) -> float:
     """A worker's own factor, the same for all its work; drawn apart from its jitter."""
-    if rank < len(cluster.paces):
-        return cluster.paces[rank]
+    pace = cluster.paces[rank] if rank < len(cluster.paces) else 1.0
     if not cluster.uneven:
-        return 1.0
+        return pace
     generator = random.Random(f"{cluster.jitter_seed}/{rank}")
-    return generator.lognormvariate(*_around_one(cluster.uneven))
+    return pace * generator.lognormvariate(*_around_one(cluster.uneven))
 
 
 def _around_one(variation: float) -> tuple[float, float]:

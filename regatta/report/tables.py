@@ -247,10 +247,8 @@ def predictions(outcome: Outcome) -> Table | None:
     rows = [
         [
             lane.simulated.label,
-            seconds(lane.real.median),
-            span(lane.real.interval),
-            seconds(lane.simulated.median),
-            span(lane.simulated.interval),
+            _surely(lane.real),
+            _surely(lane.simulated),
             f"{lane.error:+.1%}" if math.isfinite(lane.error) else NEVER,
         ]
         for lane in lanes
@@ -261,9 +259,14 @@ def predictions(outcome: Outcome) -> Table | None:
         "charged by the description of a cluster, which need not be this machine. Of "
         f"{math.comb(len(lanes), 2)} pairs the processes tell {len(told_apart)} apart; the "
         f"simulation has {right} of them in the same order.",
-        ["strategy", "real", "interval", "simulated", "interval", "error"],
+        ["strategy", "real", "simulated", "error"],
         rows,
     )
+
+
+def _surely(standing: Standing) -> str:
+    text = seconds(standing.median)
+    return f"{text} ({span(standing.interval)})" if len(standing.times) > 1 else text
 
 
 def tuning(outcome: Outcome) -> Table | None:
