@@ -47,11 +47,14 @@ class Live:
 
 
 class Recorder(Live):
-    """Chance decides, and every outcome is written down."""
+    """Chance decides, and every outcome is written down.
+
+    No file stays open meanwhile: a process may have thousands of virtual ranks, but not of files.
+    """
 
     def __init__(self, path: Path, rank: int) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._rank = rank
+        self._path, self._rank = path, rank
+        self._write("")  # a run without chance has a record, too
         self._segment = 0
         self._pending: dict[Kind, list[int]] = defaultdict(list)
 
@@ -65,17 +68,22 @@ class Recorder(Live):
         if len(pending) >= _LINE_LENGTH:
             self.flush()
 
-    def close(self) -> None:
-        self.flush()
-        os.close(self._file)
-
     def flush(self) -> None:
         for kind, outcomes in self._pending.items():
-            if outcomes:
-                line = {"segment": self._segment, "rank": self._rank, kind: outcomes}
-                # One write a line: the kernel appends it whole, whatever other ranks write.
-                os.write(self._file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+            line = {"segment": self._segment, "rank": self._rank, kind: outcomes}
+            self._write(json.dumps(line, separators=(",", ":")) + "\n")
         self._pending.clear()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _write(self, text: str) -> None:
+        """At once: the kernel appends it whole, whatever other ranks write."""
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
 
 
 class Replayer:

@@ -132,9 +132,10 @@ class Load:
     samples: float = 0  # forward and backward passes of the whole model
     nbytes: int = 0  # of a vector merged into another
     stepped: int = 0  # bytes of weights that an optimiser steps in place
+    gathered: int = 0  # bytes of a gradient that is brought into one vector
 
     def __bool__(self) -> bool:
-        return bool(self.samples or self.nbytes or self.stepped)
+        return bool(self.samples or self.nbytes or self.stepped or self.gathered)
 
 
 class Op(Protocol[T_co]):

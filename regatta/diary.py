@@ -125,7 +125,7 @@ class Diary:
     def progress(self) -> None:
         """Where this rank stands, if it has not just told."""
         rank, now = self._rank, self._rank.comm.now()
-        if now - self._last_progress < _PROGRESS_SECONDS or rank.around.timing_only:
+        if now - self._last_progress < _PROGRESS_SECONDS:
             return
         self._last_progress = now
         traffic, loss = rank.comm.traffic, rank.replica.last_loss

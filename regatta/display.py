@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from regatta.events import (
     Warned,
 )
 from regatta.metrics import Summary
+from regatta.outlook import Share, about, about_bytes
 
 if TYPE_CHECKING:
     from regatta.race.course import Start
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from regatta.report.cells import Table as ReportTable
 
 _IDLE = 0.5  # of a stretch of time: who computes less than that, mostly waits
+_SELDOM = 30.0  # seconds from one plain line about a simulation's share to the next
 
 
 class Display:
@@ -47,13 +49,17 @@ class Display:
         self._before: dict[int, Progress] = {}
         self._started: Started | None = None
         self._last: Evaluated | None = None
+        self._share: Share | None = None
+        self._line_due = _SELDOM
         if console.is_terminal:
             self._status = console.status(f"{title}: starting")
             self._status.start()
 
-    def __call__(self, events: list[Event]) -> None:
+    def __call__(self, events: Sequence[Event | Share]) -> None:
         for event in events:
-            if isinstance(event, Started):
+            if isinstance(event, Share):
+                self._hear(event)
+            elif isinstance(event, Started):
                 self._started = event
             elif isinstance(event, Progress):
                 self._before[event.rank] = self._now.get(event.rank, event)
@@ -82,6 +88,23 @@ class Display:
             self._status.stop()
             self._status = None
 
+    def _hear(self, share: Share) -> None:
+        """On a terminal the live line tells it; in a pipe a line now and then."""
+        self._share = share
+        self._update()
+        if self._status is None and share.seconds >= self._line_due:
+            self._line_due = share.seconds + _SELDOM
+            self._console.print(f"  {self._simulated()}", highlight=False)
+
+    def _simulated(self) -> str:
+        share = self._share
+        if share is None or share.left is None:
+            return ""
+        return (
+            f"{share.done:.0%} simulated, {about(share.left)} left at most, "
+            f"{about_bytes(share.resident)}"
+        )
+
     def _update(self) -> None:
         if self._status is None or not self._now:
             return
@@ -103,6 +126,8 @@ class Display:
 
     def _rest(self) -> str:
         """How long it takes at most, as things go: the target may come sooner."""
+        if self._share is not None:
+            return self._simulated()
         last = self._last
         if last is None or self._epochs is None or not 0 < last.epoch < self._epochs:
             return ""
@@ -140,7 +165,7 @@ class Commentary:
         self._display: Display | None = None
         self._began = time.monotonic()
 
-    def __call__(self, start: Start) -> Callable[[list[Event]], None]:
+    def __call__(self, start: Start) -> Callable[[Sequence[Event | Share]], None]:
         self.close()
         if self._silent:
             return lambda events: None
@@ -166,7 +191,7 @@ class Commentary:
         if not done:
             return ""
         left = (time.monotonic() - self._began) / done * (start.of - done)
-        return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
+        return f", {about(left)} left"
 
 
 def race_table(outcome: Outcome) -> Table:

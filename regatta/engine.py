@@ -53,6 +53,7 @@ class Surroundings:
     stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
     hosts: Sequence[int] = ()  # of all ranks
     joules: Callable[[], float | None] = lambda: None  # that this rank's host has taken so far
+    pulse: Callable[[Rank], None] = lambda rank: None  # felt before every turn that is reported
 
 
 class Rank:
@@ -62,6 +63,7 @@ class Rank:
         self.chance = chance
         self._replays = chance.replaying
         self.around = around
+        self.reports = comm.rank == 0 or not around.timing_only  # one phantom speaks for thousands
         self.order = order_of(run, around.data)
         self._stops = dict(around.stops) | ({} if around.stops else {0: run.stop})
         self._take_up_stop(min(self._stops))
@@ -250,12 +252,15 @@ class Rank:
             self.comm.halt()
 
     def report_progress(self) -> None:
+        self.around.pulse(self)
         self._diary.progress()
 
     def write_a_sentence(self, turn: int) -> None:
         """What the model of the first worker makes of a sample that it is about to learn from."""
+        if self.comm.rank or self.around.timing_only:
+            return
         period, sentence = self.run.recording.sentences, getattr(self.around.data, "sentence", None)
-        if sentence is None or self.comm.rank or not period or not turn or turn % period:
+        if sentence is None or not period or not turn or turn % period:
             return
         began = time.perf_counter()
         sample = self.order.indices(0, turn)[:1]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,16 +21,20 @@ from regatta.cluster.probe import Measured
 from regatta.comm import Seconds
 from regatta.config import Evaluation, Recording, Run
 from regatta.engine import Rank, order_of
+from regatta.learn.replica import Replica
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.single import Single
+from regatta.stream import Stream
 from regatta.worlds.launch import launch
 from regatta.worlds.processes import run_blocking
 
 _WARM_UP = 2
-_STARTS = 3
-_FEWEST, _MOST = 4, 100  # repeats of anything in a start
+_STARTS = 5
+_FEWEST, _MOST = 3, 500  # repeats of anything in a start
 _SMALLEST = 4096  # bytes of a message: smaller ones travel with their header
 _NEVER = 1e12  # epochs
+
+Timed = Callable[[], Coroutine[None, None, Seconds]]
 
 
 def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds = 1.0) -> Measured:
@@ -52,7 +55,7 @@ def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds
             raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
     arguments = run, tuple(sorted(set(minibatches))), seconds / _STARTS
     starts = [launch(workers, _measure, arguments) for _ in range(_STARTS)]
-    return _together([_added(of_worker) for of_worker in zip(*starts, strict=True)])
+    return _together(starts)
 
 
 @dataclass
@@ -63,38 +66,31 @@ class _Told:
     alone: dict[int, list[Seconds]] = field(default_factory=dict)
     together: dict[int, list[Seconds]] = field(default_factory=dict)
     steps: list[Seconds] = field(default_factory=list)
+    gathers: list[Seconds] = field(default_factory=list)
     merges: list[Seconds] = field(default_factory=list)
     exchanges: list[Seconds] = field(default_factory=list)
     messages: list[tuple[int, Seconds]] = field(default_factory=list)
     sums: list[tuple[int, Seconds]] = field(default_factory=list)
 
 
-def _added(starts: Sequence[_Told]) -> _Told:
-    """What a worker has measured in all its starts."""
-    whole = starts[0]
-    for more in starts[1:]:
-        for minibatch in whole.together:
-            whole.alone[minibatch] += more.alone[minibatch]
-            whole.together[minibatch] += more.together[minibatch]
-        whole.steps += more.steps
-        whole.merges += more.merges
-        whole.exchanges += more.exchanges
-        whole.messages += more.messages
-        whole.sums += more.sums
-    return whole
+def _together(starts: Sequence[Sequence[_Told]]) -> Measured:
+    """What the workers of all starts have told."""
+    workers = list(zip(*starts, strict=True))
+    first = workers[0]
 
+    def of_workers(what: Callable[[_Told], list[Seconds]]) -> list[list[Seconds]]:
+        return [[seconds for told in worker for seconds in what(told)] for worker in workers]
 
-def _together(told: list[_Told]) -> Measured:
-    first = told[0]
     return Measured(
-        nbytes=first.nbytes,
-        alone=first.alone,
-        together={m: [each.together[m] for each in told] for m in first.together},
-        steps=[each.steps for each in told],
-        merges=[each.merges for each in told],
-        exchanges=[each.exchanges for each in told],
-        messages=first.messages,
-        sums=first.sums,
+        nbytes=first[0].nbytes,
+        alone={m: [s for told in first for s in told.alone[m]] for m in first[0].alone},
+        together={m: [[told.together[m] for told in s] for s in starts] for m in first[0].together},
+        steps=of_workers(lambda told: told.steps),
+        gathers=of_workers(lambda told: told.gathers),
+        merges=of_workers(lambda told: told.merges),
+        exchanges=of_workers(lambda told: told.exchanges),
+        messages=[message for told in first for message in told.messages],
+        sums=[one for told in first for one in told.sums],
     )
 
 
@@ -110,6 +106,7 @@ def _measure(
         bench = _Bench(player, seconds)
         for minibatch in minibatches:
             bench.gradients(minibatch)
+        bench.gathers()
         bench.merges()
         if size > 1:
             bench.messages()
@@ -118,30 +115,25 @@ def _measure(
         return bench.told
 
 
-class _Batches:
-    """Minibatches of any size, without end."""
-
-    def __init__(self, player: Rank, minibatch: int) -> None:
-        self.samples = minibatch
-        self._data, self._rank = player.around.data, player.comm.rank
-        self._order = order_of(replace(player.run, minibatch=minibatch), self._data)
-        self._turn = 0
-
-    def next(self, number: int | None = None) -> Any:
-        self._turn += 1
-        return self._data.batch(self._order.indices(self._rank, self._turn - 1))
+def _stream_of(player: Rank, minibatch: int) -> Stream:
+    """As in a training, with all that is done for a batch there; without end."""
+    player.order = order_of(replace(player.run, minibatch=minibatch), player.around.data)
+    stream = Stream(player, player.comm.rank)
+    stream.limit = 1 << 60
+    return stream
 
 
 class _Bench:
     def __init__(self, player: Rank, seconds: Seconds) -> None:
         self._player, self._seconds = player, seconds
-        self._comm, self._replica = player.comm, player.replica
+        self._comm = player.comm
+        self._replica: Replica = player.replica
         self.told = _Told(self._replica.layout.nbytes)
         self._gradient_seconds = 0.0  # of the smallest minibatch
 
     def gradients(self, minibatch: int) -> None:
         """By worker 0 alone, while the others wait; then by all at once, each for itself."""
-        self._replica.stream = _Batches(self._player, minibatch)
+        self._replica.stream = _stream_of(self._player, minibatch)
         alone: list[Seconds] = []
         times = 0
         if self._comm.rank == 0:
@@ -160,6 +152,21 @@ class _Bench:
             self._gradient_seconds = self._agreed(median(found) * (self._comm.rank == 0))
             self._smallest = self._replica.stream
         dist.barrier()
+
+    def gathers(self) -> None:
+        """What a gradient takes longer as one vector, each beside one that is none."""
+        replica = self._replica
+        replica.stream = self._smallest
+
+        async def both() -> Seconds:
+            seconds = []
+            for written in (False, True):
+                began = time.perf_counter()
+                replica.step(await replica.gradient(written=written))
+                seconds.append(time.perf_counter() - began)
+            return seconds[1] - seconds[0]
+
+        self.told.gathers = self._repeated(both, 2 * self._gradient_seconds)
 
     def merges(self) -> None:
         """A gradient into the model of the worker before, as nodes of a ring do."""
@@ -190,7 +197,7 @@ class _Bench:
                     for seconds in self._repeated(there, 1e-3):
                         self.told.messages.append((nbytes, seconds / 2))
 
-    async def _there_and_back(self, vector: Any, other: int) -> Seconds:
+    async def _there_and_back(self, vector: torch.Tensor, other: int) -> Seconds:
         comm = self._comm
         began = time.perf_counter()
         if comm.rank == 0:
@@ -206,7 +213,7 @@ class _Bench:
         for nbytes in self._sizes():
             vector = comm.empty(nbytes // 4, torch.float32, torch.device("cpu")).zero_()
 
-            async def add(vector: Any = vector) -> Seconds:
+            async def add(vector: torch.Tensor = vector) -> Seconds:
                 began = time.perf_counter()
                 await comm.all_reduce(vector)
                 return time.perf_counter() - began
@@ -243,7 +250,7 @@ class _Bench:
             run_blocking(turn())
         return gradients, steps
 
-    def _repeated(self, work: Callable[[], Any], guess: Seconds) -> list[Seconds]:
+    def _repeated(self, work: Timed, guess: Seconds) -> list[Seconds]:
         times = self._times(guess)
         return [run_blocking(work()) for _ in range(_WARM_UP + times)][_WARM_UP:]
 

@@ -23,6 +23,7 @@ from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
+from regatta.outlook import Pulse, Share
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
 from regatta.tasks import Data
@@ -38,10 +39,10 @@ from regatta.worlds.processes import (
 )  # fmt: skip
 from regatta.worlds.virtual import VirtualWorld
 
-Watcher = Callable[[list[Event]], None]
+Watcher = Callable[[Sequence[Event | Share]], None]
 
 
-def ignore(events: list[Event]) -> None: ...
+def ignore(events: Sequence[Event | Share]) -> None: ...
 
 
 def refuse_if_not_in_layers(run: Run) -> None:
@@ -260,8 +261,9 @@ def simulate(
         start.check(run, data, plan.folder)
         start.keep(run, plan.folder)
         write_plan(plan, "virtual", timing_only, data=_identity(data))
-        recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
-        chance = recorders.__getitem__
+        if not timing_only:  # which nobody can replay
+            recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
+            chance = recorders.__getitem__
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
     around = Surroundings(
         "virtual",
@@ -271,6 +273,7 @@ def simulate(
         start=start.place(run, folder),
         timing_only=timing_only,
         hosts=run.cluster.hosts(run.workers, run.strategy.shares(run.workers)),
+        pulse=Pulse(1 if timing_only else run.workers, lambda share: watch([share])),
     )
     try:
         ended = play_virtual(run, around, chance)

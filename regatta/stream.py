@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 class Stream:
     __slots__ = (
-        "_audio_of", "_data", "_device", "_expect", "_order", "_rank", "_timing_only", "_varies",
-        "_worker", "audio", "limit", "samples", "seen", "stopped",
+        "_audio_of", "_data", "_device", "_expect", "_order", "_rank", "_reports", "_timing_only",
+        "_varies", "_worker", "audio", "limit", "samples", "seen", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
@@ -27,6 +27,7 @@ class Stream:
         self._varies = bool(rank.order.early)
         self._data = rank.around.data
         self._timing_only = rank.around.timing_only
+        self._reports = rank.reports
         self._device = rank.run.device
         # Speech is also counted by how long it lasts.
         self._audio_of = getattr(self._data, "audio_seconds", None)
@@ -48,7 +49,7 @@ class Stream:
             turn, worker = divmod(number, self._rank.run.workers)
         if self._is_over(turn):
             return None
-        if not self._timing_only:
+        if self._reports:
             self._rank.report_progress()
             self._rank.write_a_sentence(turn)
         self._count(turn)
@@ -59,8 +60,9 @@ class Stream:
         turn = self._rank.replica.turns
         if asks and self._is_over(turn):
             return {}
-        self._rank.report_progress()
-        self._rank.write_a_sentence(turn)
+        if self._reports:
+            self._rank.report_progress()
+            self._rank.write_a_sentence(turn)
         self._count(turn)
         return {n: partial(self.batch, n, turn) for n in range(self._rank.run.workers)}
 

@@ -77,7 +77,7 @@ def test_a_race_says_how_many_runs_are_left():
     commentary.close()
     first, third, trial = shown(console).splitlines()
     assert first == "ring, 2 workers, seed 3  1 of 4"
-    assert third.startswith("ring, 2 workers, seed 3  3 of 4, about 0 s left")
+    assert third.startswith("ring, 2 workers, seed 3  3 of 4, a few seconds left")
     assert trial.startswith("ring, 2 workers, learning rate 0.1  4 of 4")
 
 

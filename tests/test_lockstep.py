@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
-from helpers import Shard, small_run
+from helpers import Quadratic, Shard, small_run
 from torch import nn
 
 from regatta.cluster import Cluster
@@ -253,3 +255,53 @@ def test_weights_on_loan_are_stepped_in_place_when_they_are_back(
         assert sum(held) > len(held) / 2
     monkeypatch.setattr(Part, "loan", Part.weights)
     assert [weights_digest(replica.vector) for replica in replicas_of(run)] == lent
+
+
+# -- what a simulation holds ------------------------------------------------------------------
+
+
+def vectors_held(spec, workers, monkeypatch, **changes):
+    """The most vectors of the model's length that were there at once, beside those that last."""
+    run = small_run(
+        spec, workers, task=Quadratic(inputs=1000, train=12 * workers), minibatch=4,
+        stop=Stop(epochs=1), **changes,
+    )  # fmt: skip
+    counts: list[int] = []
+    forward = Replica.forward
+
+    def counted(replica, batch):
+        if replica.comm.rank in (workers // 2, workers - 1):
+            # Views of one vector are one; gradients by parameter are smaller.
+            storages = {
+                tensor.untyped_storage().data_ptr()
+                for tensor in gc.get_objects()
+                if type(tensor) is torch.Tensor and tensor.numel() == replica.layout.numel
+            }
+            counts.append(len(storages))
+        return forward(replica, batch)
+
+    monkeypatch.setattr(Replica, "forward", counted)
+    replicas_of(run)
+    return max(counts)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 1])
+@pytest.mark.parametrize("per_host", [1, 4])
+def test_gradients_that_have_been_added_are_let_go(per_host, bucket_bytes, monkeypatch):
+    """Workers that step alike take the memory of a few, however many they are."""
+    cluster = Cluster(per_host=per_host)
+    held = vectors_held("all-reduce", 32, monkeypatch, cluster=cluster, bucket_bytes=bucket_bytes)
+    assert held <= 10
+
+
+def test_who_waits_for_an_earlier_rank_is_held(monkeypatch):
+    """The control: where the first rank comes last, all gradients wait for it."""
+    cluster = Cluster(paces=(50.0,))
+    assert vectors_held("all-reduce", 20, monkeypatch, cluster=cluster, bucket_bytes=0) >= 20
+
+
+@pytest.mark.parametrize("spec", ["averaging:period=2", "ring", "parameter-server"])
+def test_memory_goes_by_versions_where_workers_go_apart(spec, monkeypatch):
+    """A version of the weights for each, and a gradient that waits, but no more than that."""
+    held = vectors_held(spec, 16, monkeypatch)
+    assert 16 <= held <= 3 * 16

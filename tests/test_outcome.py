@@ -15,6 +15,7 @@ from racing import TARGET, events_of, make_race, straight, write_events
 from regatta.events import RankEnded, Started, read_what_there_is, to_line
 from regatta.metrics import summarise
 from regatta.race.entries import VIRTUAL, Lane, home_of, label_lanes
+from regatta.race.foretold import foretold, orders
 from regatta.race.outcome import of_race, of_run
 from regatta.race.verdict import verdict
 from regatta.report import forms, tables
@@ -189,11 +190,47 @@ def test_real_and_simulated_side_by_side(tmp_path):
     outcome = of_race(tmp_path / "race")
     assert outcome.is_mixed
     (row,) = rows(tables.predictions(outcome))
-    assert row["simulated / real"] == "0.75x"
+    assert row["error"] == "-25.0%"
     text = verdict(outcome)
     assert "all-reduce, real reached" in text
     assert "Simulated: all-reduce, simulated reached" in text
     assert "virtual s" in text
+
+
+def test_what_processes_tell_apart_is_to_be_foretold(tmp_path):
+    """Three ways, of which two tie; the simulation has one pair the wrong way round."""
+    real = {"single": 30.0, "all-reduce": 20.0, "ring": 20.1}
+    virtual = {"single": 33.0, "all-reduce": 17.0, "ring": 40.0}
+    lanes = {
+        Lane(spec, 2, 32, world): {seed: straight(times[spec] + seed / 10) for seed in range(5)}
+        for world, times in (("processes", real), (VIRTUAL, virtual))
+        for spec in times
+    }
+    make_race(tmp_path / "race", lanes)
+    outcome = of_race(tmp_path / "race")
+    found = foretold(outcome)
+    assert {lane.real.lane.spec: round(lane.error, 2) for lane in found} == {
+        "all-reduce": -0.15, "single": 0.10, "ring": 0.98,
+    }  # fmt: skip
+    told_apart = {
+        (order.first.real.lane.spec, order.second.real.lane.spec): order.is_foretold
+        for order in orders(found)
+    }
+    assert told_apart == {("all-reduce", "single"): True, ("ring", "single"): False}
+    note = tables.predictions(outcome).note
+    assert "Of 3 pairs the processes tell 2 apart; the simulation has 1 of them" in note
+
+
+def test_a_target_that_was_missed_has_no_error(tmp_path):
+    lanes = {
+        Lane("ring", 2, 32): {0: straight(None)},
+        Lane("ring", 2, 32, VIRTUAL): {0: straight(5.0)},
+    }
+    make_race(tmp_path / "race", lanes)
+    outcome = of_race(tmp_path / "race")
+    assert math.isnan(foretold(outcome)[0].error)
+    assert orders(foretold(outcome)) == []
+    assert tables.predictions(outcome).rows[0][-1] == tables.NEVER
 
 
 def test_without_a_target_speed_counts(tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
+from helpers import Sized, play, small_run
 from hypothesis import given
 from hypothesis import strategies as st
 from real import command
@@ -17,6 +19,7 @@ from regatta.cluster.explain import Job, explained, sources_in
 from regatta.cluster.probe import Measured, as_toml, fitted
 from regatta.cluster.recorded import recorded
 from regatta.comm import Load
+from regatta.config import Stop
 from regatta.events import RankEnded, Spans
 from regatta.probing import probe
 from regatta.resolve import load_cluster
@@ -28,12 +31,13 @@ NBYTES = 4_000_000
 def measured(workers: int = 2, slower: float = 1.25) -> Measured:
     """Gradients of 1 ms and 0.1 ms a sample, slower by a quarter where both compute."""
     alone = {m: [1e-3 + 1e-4 * m] * 10 for m in (8, 32)}
-    together = {m: [[slower * s for s in alone[m]]] * workers for m in alone}
+    together = {m: [[[slower * s for s in alone[m]]] * workers] * 2 for m in alone}  # two starts
     return Measured(
         nbytes=NBYTES,
         alone=alone,
         together=together,
         steps=[[slower * 1e-3] * 10] * workers,
+        gathers=[[slower * 0.5e-3] * 10] * workers,
         merges=[[slower * 2e-3] * 10] * workers,
         exchanges=[[slower * 1e-3 + 4e-3] * 10] * workers,
         messages=[(n, 20e-6 + n / 5e9) for n in (4096, 65536, NBYTES)],
@@ -50,6 +54,7 @@ class TestFit:
             assert seconds(Load(samples=20)) == pytest.approx(1.25 * 3e-3)  # between
             assert seconds(Load(stepped=NBYTES)) == pytest.approx(1.25e-3)
             assert seconds(Load(nbytes=NBYTES)) == pytest.approx(2.5e-3)
+            assert seconds(Load(gathered=NBYTES)) == pytest.approx(0.625e-3)
         assert cluster.computing(0, workers=1)(Load(samples=8)) == pytest.approx(1.8e-3)
         assert cluster.all_reduce(NBYTES, 2, hosts=1) == pytest.approx(4e-3)
         assert cluster.local_latency == pytest.approx(20e-6, rel=0.01)
@@ -58,18 +63,66 @@ class TestFit:
 
     def test_workers_keep_their_own_pace(self):
         found = measured()
-        slow = {m: [own[0], [1.5 * s for s in own[1]]] for m, own in found.together.items()}
+        slow = {
+            m: [[fast, [1.5 * s for s in late]] for fast, late in starts]
+            for m, starts in found.together.items()
+        }
         cluster = fitted(replace(found, together=slow), devices=2).cluster
         fast, late = (cluster.computing(rank, 2)(Load(samples=8)) for rank in range(2))
         assert late / fast == pytest.approx(1.5)
+        assert cluster.uneven == pytest.approx(0, abs=1e-9)
+
+    def test_what_a_start_has_by_luck_stays_with_a_run(self):
+        """Workers that are by turns the slower one have no pace of their own, but uneven ones."""
+        found, count = measured(), 40
+        times = [[[1.04e-3] * 9, [0.96e-3] * 9], [[0.96e-3] * 9, [1.04e-3] * 9]] * (count // 2)
+        told = fitted(replace(found, together={8: times}, alone={8: [1e-3]}), 2).cluster
+        assert told.paces == pytest.approx((1, 1))
+        assert told.jitter == pytest.approx(0, abs=1e-9)
+        # Half of what they lie apart is what a normal spread of these makes one wait in the mean.
+        slower = [
+            max(replace(told, jitter_seed=s).computing(r, 2)(Load(samples=8)) for r in (0, 1))
+            for s in range(2000)
+        ]
+        assert fmean(slower) == pytest.approx(1.04e-3, rel=0.005)
 
     def test_interruptions_are_pauses_and_no_jitter(self):
         found = measured()
-        some = [*found.together[8][0][:-1], 1.0]
-        told = fitted(replace(found, together={8: [some, some]}, alone={8: found.alone[8]}), 2)
+        some = [*found.together[8][0][0][:-1], 1.0]
+        told = fitted(replace(found, together={8: [[some, some]]}, alone={8: found.alone[8]}), 2)
         assert told.cluster.pauses == pytest.approx(0.1)
         assert told.cluster.pause_seconds == pytest.approx(1.0, rel=0.01)
         assert told.cluster.jitter == 0
+
+    def test_workers_wait_for_each_other_as_long_as_measured(self):
+        """Rare slow gradients cost a barrier less than their squares say."""
+        found = measured()
+        base, late = found.together[8][0][0][0], 1.8
+        own = [
+            [base * (late if n % 20 == worker else 1.0) for n in range(400)] for worker in (0, 1)
+        ]
+        cluster = fitted(replace(found, together={8: [own]}, alone={8: own[0]}), 2).cluster
+        free = {"sum_bandwidth": 1e15, "sum_latency": 0.0, "gather_bandwidth": 0.0}
+        cluster = replace(cluster, step_bandwidth=0.0, **free)
+        task, stop = Sized(8, train=2 * 8 * 2000), Stop(epochs=1)
+        run = small_run("all-reduce", 2, task=task, minibatch=8, stop=stop, cluster=cluster)
+        rank = play(run, timing_only=True).ranks[0]
+        measured_step = base * (1 + 2 * 0.05 * (late - 1))
+        assert rank.time / rank.turns == pytest.approx(measured_step, rel=0.02)
+
+    def test_what_slows_all_workers_at_once_is_no_jitter(self):
+        found = measured()
+        drifting = [1e-3 * (1 + 0.5 * (n % 2)) for n in range(100)]
+        told = fitted(replace(found, together={8: [[drifting] * 2]}, alone={8: drifting}), 2)
+        assert told.cluster.jitter == 0
+        alone = replace(measured(1), together={8: [[drifting]]}, alone={8: drifting})
+        assert fitted(alone, 1).cluster.jitter > 0.3
+
+    def test_gradients_cost_their_mean(self):
+        found = measured()
+        skewed = [1e-3] * 80 + [1.5e-3] * 20
+        told = fitted(replace(found, together={8: [[skewed] * 2]}, alone={8: skewed}), 2)
+        assert told.cluster.curve == ((8, pytest.approx(1.1e-3)),)
 
     def test_what_could_not_be_told_is_said(self):
         alone = replace(measured(workers=1), exchanges=[], messages=[], sums=[])
@@ -260,9 +313,11 @@ def test_a_machine_is_measured():
 
     found = probe(load("teacher"), 2, (16, 64), seconds=0.02)
     assert set(found.alone) == set(found.together) == {16, 64}
-    for times in (found.steps, found.merges, found.exchanges, *found.together.values()):
+    starts = [start for starts in found.together.values() for start in starts]
+    for times in (found.steps, found.merges, found.exchanges, *starts):
         assert len(times) == 2
         assert all(seconds > 0 for own in times for seconds in own)
+    assert all(found.gathers)
     assert max(n for n, _ in found.sums) == found.nbytes
     cluster = fitted(found, devices=2).cluster
     assert cluster.sum_bandwidth > 0

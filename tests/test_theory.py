@@ -6,6 +6,9 @@ message by message over sends and receives, so that the formula is not compared 
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Callable
 from statistics import NormalDist, fmean, pstdev
 
 import pytest
@@ -15,6 +18,7 @@ from regatta.cluster import Cluster
 from regatta.comm import Load, Phantom
 from regatta.strategies import Strategy
 from regatta.strategies.all_reduce import AllReduce
+from regatta.strategies.averaging import Averaging
 from regatta.strategies.parameter_server import ParameterServer
 from regatta.strategies.ring import Ring
 from regatta.worlds.virtual import VirtualWorld
@@ -93,6 +97,138 @@ def test_a_hierarchical_all_reduce_takes_what_its_messages_take(hosts, per_host)
     )
     assert seconds_of(ranks, comm_all_reduce, cluster) == pytest.approx(theory, **WITHIN)
     assert seconds_of(ranks, by_message, cluster) == pytest.approx(theory, **WITHIN)
+
+
+async def spread_by_tree(comm, members, nbytes):
+    """A binomial tree: in every round whoever has the vector sends it to one who has not."""
+    place, reach = members.index(comm.rank), 1
+    while reach < len(members):
+        if place < reach and place + reach < len(members):
+            await comm.send(members[place + reach], Phantom(nbytes))
+        elif reach <= place < 2 * reach:
+            await comm.recv(members[place - reach])
+        reach *= 2
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (3, 1), (16, 1), (1, 8), (4, 4), (5, 3)])
+def test_a_broadcast_takes_what_the_messages_of_a_tree_take(hosts, per_host):
+    """Between the first ranks of the hosts, then inside each."""
+    ranks = hosts * per_host
+    cluster = Cluster(**{**vars(WIRES), "per_host": per_host})
+
+    async def by_message(comm):
+        host, place = divmod(comm.rank, per_host)
+        if place == 0:
+            await spread_by_tree(comm, [n * per_host for n in range(hosts)], NBYTES)
+        await spread_by_tree(comm, [host * per_host + n for n in range(per_host)], NBYTES)
+
+    async def as_a_whole(comm):
+        await comm.broadcast(Phantom(NBYTES), root=0)
+
+    between = math.ceil(math.log2(hosts)) * (50e-6 + NBYTES / 1.25e9)
+    theory = between + math.ceil(math.log2(per_host)) * (5e-6 + NBYTES / 12e9)
+    assert seconds_of(ranks, as_a_whole, cluster) == pytest.approx(theory, **WITHIN)
+    assert seconds_of(ranks, by_message, cluster) == pytest.approx(theory, **WITHIN)
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(1, 2), (1, 8), (4, 8)])
+def test_sums_through_memory_take_a_meeting_and_the_bytes(hosts, per_host):
+    """What leaves a host goes round the ring of hosts as before."""
+    cluster = Cluster(
+        **{**vars(WIRES), "per_host": per_host, "sum_latency": 2e-3, "sum_bandwidth": 6e9}
+    )
+    between = 2 * (hosts - 1) * (50e-6 + NBYTES / hosts / 1.25e9)
+    theory = between + 2e-3 + NBYTES / 6e9
+    assert seconds_of(hosts * per_host, comm_all_reduce, cluster) == pytest.approx(theory, **WITHIN)
+    # A step of theirs is one gradient, one sum and nothing else.
+    turn = a_turn(AllReduce(), hosts * per_host, cluster)
+    assert turn == pytest.approx(cluster.sample_seconds + theory, **WITHIN)
+
+
+# -- contention ------------------------------------------------------------------------------
+
+
+def arrivals(cluster, sizes, pairs):
+    """When messages of these sizes, all sent at once, have come; by (source, destination)."""
+    ranks = 1 + max(map(max, pairs))
+
+    async def play(comm):
+        for (source, dst), nbytes in zip(pairs, sizes, strict=True):
+            if source == comm.rank:
+                await comm.send(dst, Phantom(nbytes))
+        times = []
+        for _ in [dst for _, dst in pairs if dst == comm.rank]:
+            source = (await comm.recv()).src
+            times.append(((source, comm.rank), comm.now()))
+        return times
+
+    by_rank = VirtualWorld(ranks, cluster).run(play)
+    return dict(arrived for times in by_rank for arrived in times)
+
+
+def card(sharing: str, **more) -> Cluster:
+    return Cluster(latency=50e-6, bandwidth=1.25e9, sharing=sharing, **more)
+
+
+@pytest.mark.parametrize("senders", [2, 5, 16])
+def test_many_to_one_by_turns_and_by_even_shares(senders):
+    """The last comes when all bytes have passed; evenly shared, everybody comes so late."""
+    pairs = [(n, senders) for n in range(senders)]
+    turns = sorted(arrivals(card("turns"), [NBYTES] * senders, pairs).values())
+    even = sorted(arrivals(card("fair"), [NBYTES] * senders, pairs).values())
+    alone = NBYTES / 1.25e9
+    assert turns == pytest.approx([50e-6 + n * alone for n in range(1, senders + 1)], **WITHIN)
+    assert even == pytest.approx([50e-6 + senders * alone] * senders, **WITHIN)
+
+
+def test_shorter_messages_leave_their_share_to_longer_ones():
+    """Of n messages the k-th shortest has ended when sum(shorter) + (n - k + 1) its own passed."""
+    sizes = [NBYTES, 3 * NBYTES, 4 * NBYTES, 9 * NBYTES]
+    pairs = [(n, 4) for n in range(4)]
+    found = arrivals(card("fair"), sizes, pairs)
+    for k, size in enumerate(sizes):
+        theory = 50e-6 + (sum(sizes[:k]) + (len(sizes) - k) * size) / 1.25e9
+        assert found[k, 4] == pytest.approx(theory, **WITHIN)
+
+
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+@pytest.mark.parametrize("sharing", ["turns", "fair"])
+def test_ranks_of_a_host_get_out_by_one_card(per_host, sharing):
+    cluster = card(sharing, per_host=per_host)
+    pairs = [(n, per_host + n) for n in range(per_host)]
+    last = max(arrivals(cluster, [NBYTES] * per_host, pairs).values())
+    assert last == pytest.approx(50e-6 + per_host * NBYTES / 1.25e9, **WITHIN)
+
+
+@pytest.mark.parametrize(("duplex", "times"), [(True, 1), (False, 2)])
+def test_a_card_of_one_way_at_a_time_takes_twice_as_long(duplex, times):
+    both = arrivals(card("fair", duplex=duplex), [NBYTES] * 2, [(0, 1), (1, 0)])
+    assert list(both.values()) == pytest.approx([50e-6 + times * NBYTES / 1.25e9] * 2, **WITHIN)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6])
+@pytest.mark.parametrize("sharing", ["turns", "fair"])
+def test_messages_at_random_wait_as_queueing_theory_says(load, sharing):
+    """Equal messages, exponential gaps: M/D/1 by turns, and an M/D/1 that shares evenly."""
+    messages, draws = 30_000, random.Random(3)
+    cluster = Cluster(sample_seconds=1.0, latency=0.0, bandwidth=1.0, sharing=sharing)
+    sent: list[float] = []
+    stayed: list[float] = []
+
+    async def play(comm):
+        for _ in range(messages):
+            if comm.rank == 0:
+                await comm.compute(lambda: None, Load(samples=draws.expovariate(load)))
+                sent.append(comm.now())
+                await comm.send(1, Phantom(1))
+            else:
+                await comm.recv(0)  # all are equal, so that they come in order
+                stayed.append(comm.now() - sent[len(stayed)])
+
+    VirtualWorld(2, cluster).run(play)
+    by_turns = 1 + load / (2 * (1 - load))
+    theory = by_turns if sharing == "turns" else 1 / (1 - load)
+    assert fmean(stayed) == pytest.approx(theory, **WITHIN)
 
 
 # -- parameter servers -----------------------------------------------------------------------
@@ -184,11 +320,30 @@ def blom(of: int, among: int, spread: float) -> float:
     return 1 + spread * NormalDist().inv_cdf((of - 0.375) / (among + 0.25))
 
 
-def jittery(spread: float) -> Cluster:
+def jittery(spread: float, shape: str = "normal") -> Cluster:
     return Cluster(
         sample_seconds=1.0, merge_bandwidth=1e18, latency=0.0, bandwidth=1e18,
-        jitter=spread, jitter_shape="normal",
+        jitter=spread, jitter_shape=shape,
     )  # fmt: skip
+
+
+def expected(
+    of: int, among: int, quantile: Callable[[float], float], points: int = 20_000
+) -> float:
+    """Of the `of`-th least of `among` draws: the integral of its quantiles over its density."""
+    scale = math.lgamma(among + 1) - math.lgamma(of) - math.lgamma(among - of + 1)
+    middles = [(n + 0.5) / 20_000 for n in range(20_000)]
+    density = [
+        math.exp(scale + (of - 1) * math.log(u) + (among - of) * math.log1p(-u)) for u in middles
+    ]
+    return sum(map(math.prod, zip(density, map(quantile, middles), strict=True))) / sum(density)
+
+
+def lognormal(variation: float) -> Callable[[float], float]:
+    """Its quantiles; its mean is 1."""
+    spread = math.sqrt(math.log1p(variation**2))
+    normal = NormalDist(-spread * spread / 2, spread)
+    return lambda u: math.exp(normal.inv_cdf(u))
 
 
 @pytest.mark.parametrize("workers", [8, 16, 32, 64, 128, 256])
@@ -205,6 +360,31 @@ def test_with_backup_workers_a_step_takes_as_long_as_the_last_that_is_needed(wor
     strategy = ParameterServer(mode="sync", backup=backup)
     turn = a_round(strategy, workers, jittery(0.1))
     assert turn == pytest.approx(blom(workers - backup, workers, 0.1), **WITHIN)
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64, 256])
+@pytest.mark.parametrize("variation", [0.1, 0.5])
+def test_the_slowest_of_all_where_times_are_lognormal(workers, variation):
+    turn = a_turn(AllReduce(), workers, jittery(variation, "lognormal"), nbytes=400, turns=400)
+    theory = expected(workers, workers, lognormal(variation))
+    assert turn == pytest.approx(theory, **WITHIN)
+
+
+@pytest.mark.parametrize(("workers", "backup"), [(8, 1), (64, 8), (128, 16)])
+def test_the_last_that_is_needed_where_times_are_lognormal(workers, backup):
+    strategy = ParameterServer(mode="sync", backup=backup)
+    turn = a_round(strategy, workers, jittery(0.1, "lognormal"))
+    theory = expected(workers - backup, workers, lognormal(0.1))
+    assert turn == pytest.approx(theory, **WITHIN)
+
+
+@pytest.mark.parametrize("workers", [2, 16, 64])
+@pytest.mark.parametrize("period", [4, 16])
+def test_who_meets_seldom_waits_for_the_slowest_sum_of_a_period(workers, period):
+    """A period's work varies by the square root of its steps."""
+    turn = a_turn(Averaging(period=period), workers, jittery(0.2), nbytes=400, turns=40 * period)
+    theory = expected(workers, workers, NormalDist(1.0, 0.2 / period**0.5).inv_cdf)
+    assert turn == pytest.approx(theory, **WITHIN)
 
 
 def a_round(strategy: ParameterServer, workers: int, cluster: Cluster) -> float:

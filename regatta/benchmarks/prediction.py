@@ -27,6 +27,7 @@ _MINIBATCHES = ((DNN, (64, 128, 256)), (LARGE, (64, 128, 256)), (LSTM, (4, 8, 16
 _PERIOD = 16  # steps that are measured are whole periods of averaging
 _WARM_UP = 3
 _SIMULATED = 10 * _PERIOD
+_LUCK = 5  # simulations
 _WORKERS = 2
 _SECONDS = 2.0  # about so long a start measures
 
@@ -103,8 +104,12 @@ def foretold_seconds(run: Run, cluster: Cluster, steps: int = _SIMULATED) -> flo
     """Of a step of one worker, by the virtual clock."""
     samples = run.task.open().train_samples
     stop = Stop(epochs=steps * run.workers * run.minibatch / samples)
-    ended, _ = simulate(replace(run, cluster=cluster, stop=stop), timing_only=True)
-    return fmean(rank.time / rank.turns for rank in ended[: run.workers])
+    seconds = []
+    for start in range(_LUCK):  # what a start has by luck is drawn
+        lucky = replace(cluster, jitter_seed=start)
+        ended, _ = simulate(replace(run, cluster=lucky, stop=stop), timing_only=True)
+        seconds += [rank.time / rank.turns for rank in ended[: run.workers]]
+    return fmean(seconds)
 
 
 def _train(rank: int, size: int, init_method: str, run: Run, steps: int) -> float:

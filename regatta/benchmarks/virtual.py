@@ -27,6 +27,7 @@ _WORKERS = (64, 256)
 _BAR = 0.95
 _OPERATIONS_BAR = 150_000  # awaited a second, in a timing-only simulation
 _RANKS = 1024
+_STEPS, _STEPS_SECONDS = 1000, 60.0  # of all-reduce by all ranks, and how long they may take
 _NETWORKS = (
     Network("teacher network", Teacher(), 256, steps=16, repeats=12),
     Network("DNN of 1.4 M", Vectors(train=max(_WORKERS) * 256), 256, steps=8, repeats=8),
@@ -39,7 +40,7 @@ def virtual(pairs: int) -> Result:
     cases = [_turns(network, workers, pairs) for network in _NETWORKS for workers in _WORKERS]
     cases += [_many_gradients(network, max(_WORKERS), pairs) for network in _NETWORKS]
     versus = "virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
-    return Result("virtual", versus, [*cases, _operations(pairs)])
+    return Result("virtual", versus, [*cases, _operations(pairs), _steps(max(2, pairs // 5))])
 
 
 def _turns(network: Network, workers: int, pairs: int) -> Case:
@@ -133,6 +134,19 @@ def _operations(pairs: int) -> Case:
         1.0,
         f"{median(rates):,.0f} awaits/s",
         f"{_OPERATIONS_BAR:,} awaits/s",
+    )
+
+
+def _steps(times: int) -> Case:
+    """A long simulation on one core."""
+    seconds = [_timing_only("all-reduce", _STEPS) for _ in range(times)]
+    return Case(
+        f"{_RANKS:,} ranks x {_STEPS:,} all-reduce steps",
+        [each / _STEPS_SECONDS for each in seconds],
+        1.0,
+        f"{median(seconds):.1f} s",
+        f"{_STEPS_SECONDS:.0f} s",
+        at_most=True,
     )
 
 

@@ -124,6 +124,18 @@ def display_of(run: Run, speaks: bool) -> Any:
     return Display(out, title, run.stop.epochs) if speaks else None
 
 
+def say_how_long(runs: Iterable[Run], times: float = 1, timing_only: bool = False) -> None:
+    """What simulations will take on this machine, where that is more than a moment."""
+    from regatta.outlook import SHORT, Outlook, outlook
+
+    with out.status("rehearsing"):
+        each = [outlook(run, timing_only) for run in runs]
+    seconds = times * sum(one.seconds for one in each)
+    if seconds > SHORT:
+        whole = Outlook(seconds, max(one.nbytes for one in each))
+        out.print(f"simulating takes {whole} on this machine, at most", soft_wrap=True)
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,9 +24,11 @@ from regatta.cli.common import (
     out,
     prepare,
 )
+from regatta.cli.explaining import Explain, explain_run
 
 if TYPE_CHECKING:
     from regatta.cluster.probe import Fitted
+    from regatta.config import Run
 
 
 @app.command()
@@ -50,6 +53,7 @@ def probe(
     ] = None,
     settings: Settings = None,
     threads: Threads = None,
+    explain: Explain = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what this machine's workers do: a cluster for `simulate --cluster FILE`."""
@@ -60,10 +64,12 @@ def probe(
     if seconds <= 0:
         raise ValueError(f"--seconds must be more than 0, not {seconds:g}")
     if source is not None:
-        fit, title = _of_run(source)
+        run, fit, title = _of_run(source)
     else:
         assert recipe is not None
-        fit, title = _measured(recipe, workers, minibatches, seconds, settings, threads, as_json)
+        run, fit, title = _measured(
+            recipe, workers, minibatches, seconds, settings, threads, as_json
+        )
     if file is not None:
         from regatta.aside import write_aside
         from regatta.cluster.probe import as_toml
@@ -76,6 +82,9 @@ def probe(
     for_tables().print(_table(fit, title))
     for remark in fit.remarks:
         err.print(f"note: {remark}", markup=False, soft_wrap=True)
+    if explain:
+        cluster = replace(fit.cluster, oversubscribe=True)  # as many workers as the run had
+        explain_run(replace(run, cluster=cluster), fit.sources)
     if file is not None:
         again = f"regatta simulate {recipe or 'RECIPE'} --cluster {file} -s all-reduce -n 2"
         out.print(f"Cluster: {file}; foretell with: {again}", markup=False, soft_wrap=True)
@@ -89,7 +98,7 @@ def _measured(
     settings: list[str] | None,
     threads: int | None,
     as_json: bool,
-) -> tuple[Fitted, str]:
+) -> tuple[Run, Fitted, str]:
     from regatta.cluster.probe import fitted
     from regatta.probing import probe as measure
     from regatta.resolve import resolve
@@ -105,10 +114,9 @@ def _measured(
     sizes = _sizes(minibatches, run.minibatch)
     prepare([run], not as_json)
     title = f"{recipe} on {workers} of {devices} devices, minibatches {', '.join(map(str, sizes))}"
-    if as_json:
-        return fitted(measure(run, workers, sizes, seconds), devices), title
-    with out.status("measuring gradients, steps, merges, messages and sums"):
-        return fitted(measure(run, workers, sizes, seconds), devices), title
+    with nullcontext() if as_json else out.status("measuring what workers do"):
+        fit = fitted(measure(run, workers, sizes, seconds), devices)
+    return replace(run, workers=workers), fit, title
 
 
 def _sizes(text: str | None, usual: int) -> tuple[int, ...]:
@@ -120,7 +128,7 @@ def _sizes(text: str | None, usual: int) -> tuple[int, ...]:
         raise ValueError(f"--minibatch {text}: numbers with commas between, 32,64,128") from None
 
 
-def _of_run(folder: Path) -> tuple[Fitted, str]:
+def _of_run(folder: Path) -> tuple[Run, Fitted, str]:
     from regatta.cluster.recorded import recorded
     from regatta.events import read
     from regatta.folders import open_plan
@@ -133,7 +141,8 @@ def _of_run(folder: Path) -> tuple[Fitted, str]:
         fit = recorded(read(plan.events), plan.run.minibatch, cores(), sums)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return fit, f"from {folder.name}: {plan.run.strategy.name}, {plan.run.workers} workers"
+    title = f"from {folder.name}: {plan.run.strategy.name}, {plan.run.workers} workers"
+    return plan.run, fit, title
 
 
 def _table(fit: Fitted, title: str) -> Table:

@@ -24,15 +24,18 @@ from regatta.cli.common import (
     for_tables,
     out,
     prepare,
+    say_how_long,
     say_what_was_not_read,
     sharing,
     warn_of_crowding,
 )  # fmt: skip
+from regatta.cli.explaining import Explain, explain_race
 
 if TYPE_CHECKING:
     from regatta.race.entries import Race
 
 _SEEDS = 5  # fewer seldom tell anything apart
+_REHEARSED = 8  # lanes, of which it is estimated how long a simulated race takes
 
 
 @app.command()
@@ -65,6 +68,7 @@ def race(
         str | None, typer.Option("--cluster", help="to simulate on; several: a,b.toml")
     ] = None,
     oversubscribe: Oversubscribe = False,
+    explain: Explain = False,
     price: Annotated[
         float | None, typer.Option("--price", help="of a host, an hour, in any currency")
     ] = None,
@@ -84,6 +88,8 @@ def race(
 
     if not simulated:
         warm_up()
+    if explain and not (simulated or both or resume):
+        raise ValueError("--explain is for --simulate or --both: what processes do is measured")
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     given = [*chosen, *_as_settings(price, threads)]
     worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
@@ -96,6 +102,8 @@ def race(
         folder = out_folder or _next_folder(recipe)
     _run(entered, folder, resume, as_json)
     _show(folder, as_json)
+    if explain and not as_json:
+        explain_race(entered)
 
 
 def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
@@ -110,6 +118,8 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
     if real and not silent:
         runs = (entered.run(lane, entered.seeds[0]) for lane in real)
         warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
+    if not silent:
+        _say_how_long(entered, folder)
     commentary = Commentary(out, silent)
     try:
         run_all(entered, folder, commentary)
@@ -119,6 +129,21 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
         raise
     finally:
         commentary.close()
+
+
+def _say_how_long(entered: Race, folder: Path) -> None:
+    """Of a grid some lanes stand for all."""
+    from regatta.race.course import left
+    from regatta.race.entries import VIRTUAL
+
+    simulated = [
+        lane for some in left(entered, folder) for lane, _ in some if lane.world == VIRTUAL
+    ]
+    lanes = list(dict.fromkeys(simulated))
+    some = lanes[:: -(-len(lanes) // _REHEARSED) or 1]
+    if some:
+        runs = [entered.run(lane, entered.seeds[0]) for lane in some]
+        say_how_long(runs, len(simulated) / len(some))
 
 
 def _there(recipe: str, folder: Path | None) -> tuple[Race, Path]:
@@ -153,6 +178,7 @@ def _show(folder: Path, as_json: bool) -> None:
     from regatta.report.files import write_html
     from regatta.report.forms import as_json as all_as_json
     from regatta.report.nodes import accuracies, throughputs
+    from regatta.report.tables import predictions
     from regatta.report.tta import tta_beyond_target
 
     outcome = of_race(folder)
@@ -160,7 +186,7 @@ def _show(folder: Path, as_json: bool) -> None:
     if as_json:
         print(all_as_json(outcome))
         return
-    kinds = combinations, families, throughputs, accuracies, tta_beyond_target
+    kinds = combinations, families, throughputs, accuracies, tta_beyond_target, predictions
     tables = [table for make in kinds if (table := make(outcome)) is not None]
     for each in (race_table(outcome), *map(shown, tables)):
         out.print()

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -31,12 +31,11 @@ from regatta.cli.common import (
     err,
     out,
     prepare,
+    say_how_long,
     sharing,
     warn_of_crowding,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from regatta.config import Run
+from regatta.cli.explaining import Explain, explain_run, sources_of
 
 
 @app.command()
@@ -108,9 +107,7 @@ def simulate(
         bool, typer.Option("--timing-only", help="charge the clock, learn nothing")
     ] = False,
     oversubscribe: Oversubscribe = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="what the clock charged: formulas, inputs, sources")
-    ] = False,
+    explain: Explain = False,
     settings: Settings = None,
     target: Target = None,
     seed: Seed = None,
@@ -129,6 +126,8 @@ def simulate(
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
     folders.refuse_if_taken(plan.folder)
     prepare([run], not as_json)
+    if not as_json:
+        say_how_long([run], timing_only=timing_only)
     display = display_of(run, not as_json)
     try:
         runs.simulate(run, plan, timing_only, display or runs.ignore)
@@ -137,7 +136,7 @@ def simulate(
             display.close()
     _print_summary(plan.events, plan.folder, as_json)
     if explain and not as_json:
-        _explain(run, cluster)
+        explain_run(run, sources_of(cluster))
 
 
 @app.command()
@@ -162,19 +161,6 @@ def replay(
         out.print("identical" if result.identical else "different")
     if not result.identical:
         raise typer.Exit(1)
-
-
-def _explain(run: Run, cluster: str | None) -> None:
-    from regatta.cluster.explain import Job, explained, sources_in
-    from regatta.cluster.files import cluster_text
-    from regatta.learn.layout import num_vector_bytes
-
-    hosts = len(set(run.cluster.hosts(run.workers)))
-    nbytes = num_vector_bytes(run.task.model())
-    sources = sources_in(cluster_text(cluster)) if cluster else {}
-    out.print("What the clock charged; who waits for whom is simulated:", markup=False)
-    for line in explained(run.cluster, Job(run.workers, hosts, run.minibatch, nbytes), sources):
-        out.print(line, markup=False, soft_wrap=True)
 
 
 def _print_summary(events: Path, folder: Path, as_json: bool) -> None:

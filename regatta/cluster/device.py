@@ -21,6 +21,7 @@ class Device:
     curve: tuple[tuple[float, Seconds], ...] = ()  # or [samples, seconds] as measured, in pairs
     merge_bandwidth: float = 10e9  # bytes a second of a vector merged into another
     step_bandwidth: float = 0.0  # of weights that an optimiser steps; 0: it costs nothing
+    gather_bandwidth: float = 0.0  # of gradients brought into one vector, to be sent or summed
     memory: float = 0.0  # bytes; 0: not known
     watts: float = 0.0  # while it computes; 0: not known
     idle_watts: float = 0.0  # while it waits
@@ -29,7 +30,8 @@ class Device:
         """Refuse what cannot be; of a kind of device, or of all that a cluster has."""
         refuse_nonsense(
             self, where, ["merge_bandwidth"],
-            ["sample_seconds", "batch_seconds", "step_bandwidth", "memory", "watts", "idle_watts"],
+            ["sample_seconds", "batch_seconds", "step_bandwidth", "gather_bandwidth",
+             "memory", "watts", "idle_watts"],
         )  # fmt: skip
         object.__setattr__(self, "curve", checked_curve(self.curve, where))
 
@@ -40,9 +42,12 @@ def steady(device: Device, slow: float) -> Callable[[Load], Seconds]:
     merge_bandwidth, sample_seconds = device.merge_bandwidth, device.sample_seconds
     batch_seconds, curve = device.batch_seconds, device.curve
     step_bandwidth = device.step_bandwidth or math.inf
+    gather_bandwidth = device.gather_bandwidth or math.inf
 
     def seconds(load: Load) -> Seconds:
         constant = load.nbytes / merge_bandwidth + load.stepped / step_bandwidth
+        if load.gathered:
+            constant += load.gathered / gather_bandwidth
         if load.samples:
             if curve:
                 constant += on_curve(curve, load.samples)

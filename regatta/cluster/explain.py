@@ -132,6 +132,10 @@ def of_computing(
         formula = f"{job.nbytes:,} / {named('step_bandwidth')}{times}"
         yield Figure(f"a step{on}", formula, charge(Load(stepped=job.nbytes)),
                      inputs("step_bandwidth"))  # fmt: skip
+    if device.gather_bandwidth:
+        formula = f"{job.nbytes:,} / {named('gather_bandwidth')}{times}"
+        yield Figure(f"gathering a gradient in a vector{on}", formula,
+                     charge(Load(gathered=job.nbytes)), inputs("gather_bandwidth"))  # fmt: skip
     formula = f"{job.nbytes:,} / {named('merge_bandwidth')}{times}"
     yield Figure(f"a merge{on}", formula, charge(Load(nbytes=job.nbytes)),
                  inputs("merge_bandwidth"))  # fmt: skip

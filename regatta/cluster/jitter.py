@@ -21,7 +21,7 @@ class Jitter:
     jitter: float = 0.0  # coefficient of variation of computing times
     jitter_shape: str = "lognormal"  # or normal
     uneven: float = 0.0  # coefficient of variation of the workers' own speeds, which they keep
-    paces: tuple[float, ...] = ()  # or factors of the first workers' times, where they are known
+    paces: tuple[float, ...] = ()  # factors of the first workers' times that are always so
     pauses: float = 0.0  # chance that some work is interrupted ...
     pause_seconds: Seconds = 0.1  # ... for so long, in the mean
     stragglers: int = 0  # the last so many workers are slow ...
@@ -69,12 +69,11 @@ class Jitter:
 
     def _own_pace(self, rank: int) -> float:
         """A worker's own factor, the same for all its work; drawn apart from its jitter."""
-        if rank < len(self.paces):
-            return self.paces[rank]
+        pace = self.paces[rank] if rank < len(self.paces) else 1.0
         if not self.uneven:
-            return 1.0
+            return pace
         generator = random.Random(f"{self.jitter_seed}/{rank}")
-        return generator.lognormvariate(*_around_one(self.uneven))
+        return pace * generator.lognormvariate(*_around_one(self.uneven))
 
     def _drawing(self, generator: random.Random) -> Callable[[], float]:
         """Factors around 1, as different from one another as `jitter` says."""

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, pstdev
+from itertools import combinations, pairwise
+from statistics import fmean, median
 
 from regatta.cluster import Cluster
 from regatta.cluster.fit import fit_line
 from regatta.comm import Seconds
 
-_PAUSE = 2.0  # what takes so many times the median was interrupted
+_PAUSE = 2.0  # what takes so many times the usual was interrupted
 _AT_ONCE = 1e15  # bytes a second of what is too fast to be seen
+_OF_A_GAP = math.sqrt(math.pi) / 2  # the spread of normal values over the mean gap of two of them
 
 
 @dataclass(frozen=True)
 class Measured:
-    """By the workers of one host. Lists of times are one a worker, but for `alone`: worker 0's."""
+    """By the workers of one host, in several starts. A list of times is one worker's."""
 
     nbytes: int  # of the vector
-    alone: Mapping[int, Sequence[Seconds]]  # gradients by minibatch, while nobody else computes
-    together: Mapping[int, Sequence[Sequence[Seconds]]]  # likewise, while all do
+    alone: Mapping[int, Sequence[Seconds]]  # worker 0's gradients by minibatch, nobody else's
+    together: Mapping[int, Sequence[Sequence[Sequence[Seconds]]]]  # all at once; by start, worker
     steps: Sequence[Sequence[Seconds]]  # of the optimiser, in place
+    gathers: Sequence[Sequence[Seconds]]  # that gradients take longer as one vector
     merges: Sequence[Sequence[Seconds]]  # of a gradient into a model that came from another worker
     exchanges: Sequence[Sequence[Seconds]] = ()  # a sum of all workers' vectors, and a step with it
     messages: Sequence[tuple[int, Seconds]] = ()  # one way
@@ -68,12 +72,14 @@ class _Fit:
 
     def _computing(self) -> None:
         found = self._measured
-        curve = tuple((m, median(times)) for m, times in sorted(found.alone.items()))
+        curve = tuple((m, _usual(times)) for m, times in sorted(found.alone.items()))
         count = sum(len(times) for times in found.alone.values())
-        self._tell("curve", curve, f"medians of {count} gradients of one worker alone")
+        self._tell(
+            "curve", curve, f"means of {count} gradients of one worker alone, without pauses"
+        )
         ratios = [
-            median(map(median, workers)) / median(found.alone[m])
-            for m, workers in found.together.items()
+            fmean(_usual(times) for start in starts for times in start) / _usual(found.alone[m])
+            for m, starts in found.together.items()
         ]
         self._crowded = max(median(ratios), 1.0) if self._workers > 1 else 1.0
         if self._workers > 1:
@@ -81,45 +87,62 @@ class _Fit:
             self._tell("crowded", self._crowded, source)
 
     def _variation(self) -> None:
-        """Each worker's own pace, how single gradients vary, and rare interruptions."""
+        """Each worker's own pace, its luck in a start, how gradients vary, rare interruptions."""
         found = self._measured.together
-        centres = {m: [median(times) for times in workers] for m, workers in found.items()}
-        paces = [
-            fmean(own[worker] / fmean(own) for own in centres.values())
-            for worker in range(self._workers)
-        ]
+        starts = [start for starts in found.values() for start in starts]
+        centres = [[_usual(times) for times in start] for start in starts]
         if self._workers > 1:
-            self._tell("paces", tuple(paces), "medians of each worker / the mean of all")
+            self._paces([[own / fmean(start) for own in start] for start in centres], len(found))
         relative = [
-            seconds / centres[m][worker]
-            for m, workers in found.items()
-            for worker, times in enumerate(workers)
-            for seconds in times
+            [[seconds / centre for seconds in times] for times, centre in zip(*both, strict=True)]
+            for both in zip(starts, centres, strict=True)
         ]
-        usual = [each for each in relative if each < _PAUSE]
-        self._tell("jitter", pstdev(usual), f"{len(relative)} gradients against their medians")
-        pauses = len(relative) - len(usual)
+        every = [each for start in relative for times in start for each in times]
+        source = f"how far {len(every)} gradients of a start lie apart, two by two"
+        self._tell("jitter", _apart(relative), source)
+        pauses = sum(each >= _PAUSE for each in every)
         if not pauses:
-            self.remarks.append(f"pauses could not be told: none in {len(relative)} gradients")
+            self.remarks.append(f"pauses could not be told: none in {len(every)} gradients")
             return
         beyond = [
-            seconds - centres[m][worker]
-            for m, workers in found.items()
-            for worker, times in enumerate(workers)
+            seconds - centre
+            for both in zip(starts, centres, strict=True)
+            for times, centre in zip(*both, strict=True)
             for seconds in times
-            if seconds >= _PAUSE * centres[m][worker]
+            if seconds >= _PAUSE * centre
         ]
-        source = f"{pauses} of {len(relative)} gradients took {_PAUSE:g} times the median or more"
-        self._tell("pauses", pauses / len(relative), source)
+        source = f"{pauses} of {len(every)} gradients took {_PAUSE:g} times the mean or more"
+        self._tell("pauses", pauses / len(every), source)
         self._tell("pause_seconds", fmean(beyond), source)
+
+    def _paces(self, slow: Sequence[Sequence[float]], minibatches: int) -> None:
+        """How slow the workers were, by minibatch and start: what is always so, and what is luck.
+
+        A start has its luck with all minibatches: they are taken together.
+        """
+        count = len(slow) // minibatches
+        starts = [
+            [fmean(own) for own in zip(*slow[start::count], strict=True)] for start in range(count)
+        ]
+        paces = [fmean(own) for own in zip(*starts, strict=True)]
+        self._tell("paces", tuple(paces), "means of each worker / the mean of all")
+        luck = [[[own / pace] for own, pace in zip(s, paces, strict=True)] for s in starts]
+        # Of few starts the mean lies nearer to them than to what it estimates.
+        spread = _apart(luck) * math.sqrt(count / (count - 1)) if count > 1 else 0.0
+        self._tell("uneven", spread, f"how far they lie apart from that in {count} starts")
 
     def _vectors(self) -> None:
         """Measured while all workers do so: the clock makes them as slow again."""
         found = self._measured
-        for name, times in (("step_bandwidth", found.steps), ("merge_bandwidth", found.merges)):
-            seconds = median(map(median, times)) / self._crowded
+        for name, times in (
+            ("step_bandwidth", found.steps),
+            ("gather_bandwidth", found.gathers),
+            ("merge_bandwidth", found.merges),
+        ):
+            seconds = fmean(map(_usual, times)) / self._crowded
+            bandwidth = found.nbytes / seconds if seconds > found.nbytes / _AT_ONCE else _AT_ONCE
             count = sum(map(len, times))
-            self._tell(name, found.nbytes / seconds, f"{count} times {found.nbytes:,} bytes")
+            self._tell(name, bandwidth, f"{count} times {found.nbytes:,} bytes")
 
     def _messages(self) -> None:
         line = fit_line(self._measured.messages)
@@ -132,7 +155,7 @@ class _Fit:
         """Small sums tell what meeting costs; the vector itself, between gradients, the rest."""
         found = self._measured
         meeting = min(seconds for _, seconds in found.sums)
-        whole = median(map(median, found.exchanges)) - median(map(median, found.steps))
+        whole = fmean(map(_usual, found.exchanges)) - fmean(map(_usual, found.steps))
         if whole <= meeting:
             self.remarks.append("the bandwidth of sums could not be told: a step hides them")
         meeting = max(min(meeting, whole), 0.0)
@@ -141,6 +164,28 @@ class _Fit:
         source = f"sums of {_sizes(found.sums)}, and of the vector with a step, less the step"
         self._tell("sum_latency", meeting, source)
         self._tell("sum_bandwidth", bandwidth, source)
+
+
+def _apart(groups: Sequence[Sequence[Sequence[float]]]) -> float:
+    """The coefficient of variation by which workers would wait for each other as long.
+
+    A group has the workers' times of a start, over their means. Those that two workers had at once
+    are compared; a lone worker's are taken in pairs. It goes by what varying costs where somebody
+    waits: rare slow ones cost less than their squares say, and what makes all workers slower at
+    once costs nothing there.
+    """
+    gaps = []
+    for group in groups:
+        at_once = (pair for two in combinations(group, 2) for pair in zip(*two, strict=True))
+        pairs = at_once if len(group) > 1 else pairwise(group[0])
+        gaps += [abs(one - other) for one, other in pairs if max(one, other) < _PAUSE]
+    return fmean(gaps) * _OF_A_GAP if gaps else 0.0
+
+
+def _usual(times: Sequence[Seconds]) -> Seconds:
+    """The mean without pauses: of many steps it is the sum that counts."""
+    limit = _PAUSE * median(times)
+    return fmean(seconds for seconds in times if seconds < limit) if limit > 0 else median(times)
 
 
 def _sizes(points: Sequence[tuple[int, Seconds]]) -> str:

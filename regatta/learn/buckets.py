@@ -80,18 +80,21 @@ class Reduced:
             await self._find_out()
         replica, slices = self._replica, self._ways[self._choice.way]
         batch = replica.stream.next()
-        vector = self._own_vector()
+        load, lent = replica.load_of_a_turn, self._lent()
         if batch is None:
-            vector.zero_()
+            vector = replica.nothing if lent is None else lent.zero_()
             operations = [self._start(vector[start:stop]) for start, stop in slices]
+            del vector
         elif len(slices) == 1:
-            whole = partial(replica._gradient, batch, vector)
-            operations = [self._start(await replica.comm.compute(whole, replica.load_of_a_turn))]
+            computing = replica.comm.compute(partial(replica._gradient, batch, lent), load)
+            operations = [self._start(await computing)]
+            del computing  # who has added the gradient lets it go
         else:
-            in_pieces = partial(self._forward_and_backward, batch, vector)
-            operations = await replica.comm.compute(in_pieces, replica.load_of_a_turn, overlap=True)
+            in_pieces = partial(self._forward_and_backward, batch, lent)
+            operations = await replica.comm.compute(in_pieces, load, overlap=True)
         replica.turns += batch is not None
-        total = self._joined(vector, [await operation for operation in operations])
+        del batch
+        total = self._joined([await operation for operation in operations])
         if total[-1] == 0:
             raise StopAsyncIteration
         return total
@@ -120,20 +123,23 @@ class Reduced:
             body.backward = Backward(body.layout, self._ways[BUCKETS])
         return body.backward
 
-    def _own_vector(self) -> Tensor:
-        """Memory for this turn: what was lent before, unless others still look at it."""
+    def _lent(self) -> Tensor | None:
+        """The same memory every turn, where sums come back to it.
+
+        Elsewhere a gradient has its own from when it is computed until it has been added.
+        """
         replica = self._replica
-        if replica.lent is None or not replica.comm.reduces_in_place:
+        if replica.lent is None and replica.comm.reduces_in_place:
             replica.lent = replica._empty()
         return replica.lent
 
-    def _joined(self, vector: Tensor, pieces: list[Tensor]) -> Tensor:
-        """One vector of the reduced slices (last first); no copy where they lie in `vector`."""
+    def _joined(self, pieces: list[Tensor]) -> Tensor:
+        """One vector of the reduced slices (last first); no copy where they lie as they should."""
         if len(pieces) == 1:
             return pieces[0]
-        start = vector.data_ptr()
-        if all(start <= piece.data_ptr() < start + vector.nbytes for piece in pieces):
-            return vector
+        lent = self._replica.lent
+        if lent is not None and all(_lies_in(lent, piece) for piece in pieces):
+            return lent
         return self._replica.body.joined(pieces[::-1])
 
     def _start(self, piece: Tensor) -> Op[Vector]:
@@ -141,9 +147,15 @@ class Reduced:
             return self._all_reduce(piece, into=piece, **self._whole)
         return self._all_reduce(piece, into=piece)
 
-    def _forward_and_backward(self, batch: Any, vector: Tensor) -> list[Op[Vector]]:
+    def _forward_and_backward(self, batch: Any, vector: Tensor | None) -> list[Op[Vector]]:
+        vector = self._replica._empty() if vector is None else vector
         loss = self._replica.forward(batch)
         return self._backward.run(loss, vector, self._start, self._replica.comm.progress)
+
+
+def _lies_in(vector: Tensor, piece: Tensor) -> bool:
+    start = vector.data_ptr()
+    return start <= piece.data_ptr() < start + vector.nbytes
 
 
 class Backward:

@@ -109,7 +109,8 @@ class Replica(Part):
 
     @property
     def load_of_a_turn(self) -> Load:
-        return load_of(self.stream.samples)
+        """Of which comes a vector."""
+        return load_of(self.stream.samples, 0, 0, self.layout.nbytes)
 
     @property
     def unwritten(self) -> AsyncIterator[Vector]:
@@ -133,7 +134,9 @@ class Replica(Part):
         work = partial(self._gradient if written else self._scattered, batch)
         if parting:
             work = partial(self._and_let_go, work)
-        computing = self.comm.compute(work, self.load_of_a_turn, at_once=parting)
+        # What is sent away is a vector, though not in a world that has no other processes.
+        load = self.load_of_a_turn if written or parting else load_of(self.stream.samples)
+        computing = self.comm.compute(work, load, at_once=parting)
         del batch, work  # while this one waits, others may have the memory
         gradient = await computing
         self.turns += 1

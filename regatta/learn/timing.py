@@ -127,6 +127,24 @@ class TimingReduced:
         return total
 
 
+class TimingUnwritten:
+    """Gradients that nobody gathers in a vector."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: TimingReplica) -> None:
+        self._replica = replica
+
+    def __aiter__(self) -> AsyncIterator[Vector]:
+        return self
+
+    def __anext__(self) -> Op[Vector]:
+        turn = self._replica.turn(None, False)
+        if turn is None:
+            raise StopAsyncIteration
+        return turn
+
+
 class TimingReplica(TimingPart):
     """Takes turns and steps as a replica does, and passes phantoms."""
 
@@ -148,7 +166,7 @@ class TimingReplica(TimingPart):
         self.turns = 0
         self.slots: dict[str, Phantom] = {}
         self.counters: dict[str, int] = {}
-        self._load_of_a_turn = _load(stream.samples, 0)
+        self._loads = self._loads_of(stream.samples)
         self._memory = len(optimiser.memory)
         self._parts: dict[tuple[int, int], TimingPart] = {}
         self._stages: dict[tuple[int, int], TimingPart] = {}
@@ -161,7 +179,7 @@ class TimingReplica(TimingPart):
 
     @property
     def unwritten(self) -> AsyncIterator[Vector]:
-        return self
+        return TimingUnwritten(self)
 
     def parting(self, written: bool) -> AsyncIterator[Vector]:
         return self
@@ -178,15 +196,19 @@ class TimingReplica(TimingPart):
         turn = self.turn(number)
         return None if turn is None else await turn
 
-    def turn(self, number: int | None = None) -> Op[Vector] | None:
+    def turn(self, number: int | None = None, gathered: bool = True) -> Op[Vector] | None:
         """The computing of a gradient, or None when this replica's part is over."""
         if self.stream.next(number) is None:
             return None
         self.turns += 1
         samples = self.stream.samples
-        if self._load_of_a_turn.samples != samples:
-            self._load_of_a_turn = _load(samples, 0)
-        return self.comm.compute(self._gradient, self._load_of_a_turn)
+        if self._loads[0].samples != samples:
+            self._loads = self._loads_of(samples)
+        return self.comm.compute(self._gradient, self._loads[gathered])
+
+    def _loads_of(self, samples: int) -> tuple[Load, Load]:
+        """Of a turn, without gathering its gradient and with it."""
+        return _load(samples), _load(samples, 0, 0, self.span.nbytes)
 
     def _gradient(self) -> Phantom:
         return self.weights

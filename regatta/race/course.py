@@ -54,8 +54,8 @@ def enter(race: Race, folder: Path, command: str) -> None:
     declare(race, folder, command)
 
 
-def run_all(race: Race, folder: Path, announce: Announce) -> None:
-    """Every run that has not ended yet; one that fails is noted, and the others go on."""
+def left(race: Race, folder: Path) -> tuple[list[tuple[Lane, float]], list[tuple[Lane, int]]]:
+    """Trials of learning rates and runs that have not ended yet."""
     trying = [
         (lane, lr)
         for lane in race.lanes
@@ -63,7 +63,12 @@ def run_all(race: Race, folder: Path, announce: Announce) -> None:
         for lr in rates_of(race, lane)
         if not has_ended(trial_of(folder, lane, lr))
     ]
-    racing = [start for start in race.starts() if not has_ended(home_of(folder, *start))]
+    return trying, [start for start in race.starts() if not has_ended(home_of(folder, *start))]
+
+
+def run_all(race: Race, folder: Path, announce: Announce) -> None:
+    """Every run that has not ended yet; one that fails is noted, and the others go on."""
+    trying, racing = left(race, folder)
     of = len(trying) + len(racing)
     for number, (lane, lr) in enumerate(trying, 1):
         run = race.run(lane, TUNING_SEED, lr)

@@ -7,7 +7,7 @@ from statistics import median
 
 from regatta.arrival import Score, Target, arrival
 from regatta.metrics import scores_of
-from regatta.race.entries import PROCESSES, VIRTUAL
+from regatta.race.foretold import foretold, orders
 from regatta.race.outcome import Finish, Outcome, Standing
 from regatta.report.cells import (
     NEVER,
@@ -241,22 +241,32 @@ def predictions(outcome: Outcome) -> Table | None:
     """Simulated against real, where a lane ran in both worlds."""
     if not outcome.is_mixed or outcome.target is None:
         return None
-    rows = []
-    for real in outcome.of_world(PROCESSES):
-        for simulated in outcome.of_world(VIRTUAL):
-            same = ("spec", "workers", "minibatch", "settings")
-            if all(getattr(real.lane, name) == getattr(simulated.lane, name) for name in same):
-                off = simulated.median / real.median if math.isfinite(real.median) else math.nan
-                rows.append(
-                    [simulated.label, seconds(real.median), seconds(simulated.median), ratio(off)]
-                )
+    lanes = foretold(outcome)
+    told_apart = orders(lanes)
+    right = sum(order.is_foretold for order in told_apart)
+    rows = [
+        [
+            lane.simulated.label,
+            _surely(lane.real),
+            _surely(lane.simulated),
+            f"{lane.error:+.1%}" if math.isfinite(lane.error) else NEVER,
+        ]
+        for lane in lanes
+    ]
     return Table(
         "Simulated and real",
-        "Medians of the time to the target. Simulated seconds are charged by the description of a "
-        "cluster, which need not be this machine.",
-        ["strategy", "real", "simulated", "simulated / real"],
+        "Medians of the time to the target, with their 95 % intervals. Simulated seconds are "
+        "charged by the description of a cluster, which need not be this machine. Of "
+        f"{math.comb(len(lanes), 2)} pairs the processes tell {len(told_apart)} apart; the "
+        f"simulation has {right} of them in the same order.",
+        ["strategy", "real", "simulated", "error"],
         rows,
     )
+
+
+def _surely(standing: Standing) -> str:
+    text = seconds(standing.median)
+    return f"{text} ({span(standing.interval)})" if len(standing.times) > 1 else text
 
 
 def tuning(outcome: Outcome) -> Table | None:

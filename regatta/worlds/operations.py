@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from regatta.cluster.faults import Cut
@@ -32,6 +32,7 @@ class Done:
 
 SENT: Final = Done(None)
 COMPUTING: Final = "its own computing"
+NOBODY: Final = -1
 _UNFINISHED: Final = object()
 
 
@@ -131,15 +132,57 @@ class Inbox:
         return None
 
 
-class Meeting:
-    """A collective operation that starts when its last rank has come."""
+class Running:
+    """A sum so far; what is given stays as it is."""
 
-    __slots__ = ("data", "last_arrival", "ops")
+    __slots__ = ("_is_own", "total")
 
     def __init__(self) -> None:
+        self.total: Any = None
+        self._is_own = False  # nobody else has it: it is added to in place
+
+    def add(self, vector: Vector) -> None:
+        if self.total is None:
+            self.total = vector
+        elif self._is_own:
+            self.total += vector
+        else:
+            self.total, self._is_own = self.total + vector, True
+
+
+class Meeting:
+    """A collective operation that starts when its last rank has come.
+
+    A sum has an `order`: ranks, and whether each is the last of its host. It is added up while they
+    come, and what has been added need not be held: the gradients of very many workers that come in
+    order, as without jitter, take the memory of two.
+    """
+
+    __slots__ = ("_of_host", "_order", "_sum", "_turn", "awaited", "data", "last_arrival", "ops")
+
+    def __init__(self, order: Sequence[tuple[int, bool]]) -> None:
         self.ops: list[Pending] = []  # as ranks came
-        self.data: dict[int, Vector] = {}  # by rank
+        self.data: dict[int, Vector] = {}  # by rank, if not added up yet
         self.last_arrival: Seconds = 0.0
+        self.awaited = order[0][0] if order else NOBODY  # the next to be added
+        self._order = order
+        self._turn = 0
+        self._sum, self._of_host = Running(), Running()
+
+    def add_up(self) -> None:
+        """All whose turn it is."""
+        while self.awaited in self.data:
+            self._of_host.add(self.data.pop(self.awaited))
+            if self._order[self._turn][1]:
+                self._sum.add(self._of_host.total)
+                self._of_host = Running()
+            self._turn += 1
+            more = self._turn < len(self._order)
+            self.awaited = self._order[self._turn][0] if more else NOBODY
+
+    @property
+    def total(self) -> Vector:
+        return self._sum.total
 
     def finish(self, result: Vector) -> None:
         for op in self.ops:
@@ -163,7 +206,8 @@ class Group:
         self.charged = charged
         self.cuts = cuts
         # Sums are added up host by host; one rank a host is as good as one host.
-        self.order = by_host if len(by_host) < len(members) else [members]
+        hosts = by_host if len(by_host) < len(members) else [members]
+        self.order = [(rank, rank == ranks[-1]) for ranks in hosts for rank in ranks]
         self.free: Seconds = 0.0
         self.summing = f"all-reduce in group {name}"
         self._joined = dict.fromkeys(members, 0)  # how many collectives, by rank
@@ -176,34 +220,26 @@ class Group:
         self._joined[rank] = number + 1
         meeting = self._open.get(number)
         if meeting is None:
-            meeting = self._open[number] = Meeting()
+            is_sum = op.what is self.summing
+            meeting = self._open[number] = Meeting(self.order if is_sum else ())
         meeting.ops.append(op)
         meeting.data[rank] = data
+        if rank == meeting.awaited:
+            meeting.add_up()
         if now > meeting.last_arrival:
             meeting.last_arrival = now
         if len(meeting.ops) < len(self.members):
             return None
         return self._open.pop(number)
 
-    def sum(self, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
+    def sum(self, meeting: Meeting) -> tuple[Seconds, Vector]:
         """How long it takes, and what comes of it."""
-        total = _added([_added([data[rank] for rank in ranks]) for ranks in self.order])
+        total = meeting.total
         return self.charged.all_reduce(total.nbytes), total
 
-    def spread(self, root: int, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
-        result = data[root]
+    def spread(self, root: int, meeting: Meeting) -> tuple[Seconds, Vector]:
+        result = meeting.data[root]
         return self.charged.broadcast(result.nbytes), result
-
-
-def _added(vectors: list[Vector]) -> Vector:
-    """In this order; what is given stays as it is."""
-    total = vectors[0]
-    for number, vector in enumerate(vectors[1:]):
-        if number == 0:
-            total = total + vector
-        else:
-            total += vector  # in place, if it is a tensor: nobody else has this one
-    return total
 
 
 def complain_of_waiting(ranks: Sequence[VirtualComm]) -> None:

@@ -38,6 +38,7 @@ from regatta.worlds.operations import (
     Done,
     Group,
     Inbox,
+    Meeting,
     Pending,
     complain_of_waiting,
 )
@@ -336,7 +337,7 @@ class VirtualComm:
         group: Group,
         what: str,
         data: Vector,
-        close: Callable[[Mapping[int, Vector]], tuple[Seconds, Vector]],
+        close: Callable[[Meeting], tuple[Seconds, Vector]],
     ) -> Pending:
         """Join this group's next collective; `close` tells its cost and result."""
         self.traffic.messages += 1
@@ -345,7 +346,7 @@ class VirtualComm:
         now = self._world.now if self._work is None else self._work_now
         meeting = group.join(op, data, now)
         if meeting is not None:
-            cost, result = close(meeting.data)
+            cost, result = close(meeting)
             start = max(meeting.last_arrival, group.free)
             group.free = end_of_cuts(group.cuts, start) + cost
             self._world._at(group.free, meeting.finish, result)
