@@ -93,7 +93,7 @@ class Rank:
     def _build_replica(self) -> Any:
         run = self.run
         serves = self.comm.rank >= run.workers
-        changed = self._heed if serves else _nothing_more
+        changed = self.heed if serves else _nothing_more
         if self.is_holder:
             changed = self._after_change
         body = self.around.bodies.get(run.seed) or self._build_body()
@@ -250,15 +250,15 @@ class Rank:
         self.chance.note("stop", turn)
         self._stop_noted = True
 
-    def _heed(self) -> None:
-        """A server has no turns at which it could be asked."""
+    def heed(self) -> None:
+        """For ranks that have no turns at which they are asked to stop."""
         if self._has_to_leave():
             self._leave(0)
 
     def _after_change(self) -> None:
         """The holder of the answer looks up whenever it has changed."""
         if self.comm.rank >= self.run.workers:
-            self._heed()
+            self.heed()
         if not self.calendar.evaluates:
             epochs = self.order.epochs((self.replica.version + 0.5) / self.run.workers)
             due = int(epochs / self.run.evaluation.every + 1e-9)

@@ -39,8 +39,8 @@ def test_the_script_goes_back_into_the_queue_when_it_had_to_leave(
     code, restarts, requeued, tmp_path
 ):
     """Played with an srun and an scontrol that only note what they were told."""
-    for name, body in (("srun", f'echo "$@" > {tmp_path}/srun; exit {code}'),
-                       ("scontrol", f'echo "$@" > {tmp_path}/scontrol')):  # fmt: skip
+    for name, body in (("srun", f'echo "$@" > {tmp_path}/ran; exit {code}'),
+                       ("scontrol", f'echo "$@" > {tmp_path}/told')):  # fmt: skip
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
@@ -49,9 +49,9 @@ def test_the_script_goes_back_into_the_queue_when_it_had_to_leave(
     (tmp_path / "job.sh").write_text(script(Job(), TRAIN))
     done = subprocess.run(["bash", tmp_path / "job.sh"], env=environment, check=False)
     assert done.returncode == code
-    words = shlex.split((tmp_path / "srun").read_text().replace("a b", "'a b'"))
+    words = shlex.split((tmp_path / "ran").read_text().replace("a b", "'a b'"))
     assert words[-7:] == [*TRAIN, "--resumable"]
-    noted = tmp_path / "scontrol"
+    noted = tmp_path / "told"
     assert noted.exists() == requeued
     assert not requeued or noted.read_text() == "requeue 17\n"
 
