@@ -262,11 +262,19 @@ class Comm(Protocol):
         """Called inside `work`: operations started from here on start when this much is done."""
         ...
 
-    def halt(self) -> None:
-        """Ask every rank to end its stream at its next turn."""
+    def halt(self, turn: int = 0) -> None:
+        """Ask every rank to end its stream before this turn, or at its next if that is over."""
         ...
 
-    def halted(self) -> bool: ...
+    def halted(self, turn: int | None = None) -> bool:
+        """Whether streams are to end before this turn, or before any."""
+        ...
+
+    asked_to_leave: bool  # on rank 0: some rank has to
+
+    def ask_to_leave(self) -> None:
+        """Let rank 0 know that this rank has to leave: it says before which turn all do."""
+        ...
 
 
 def num_bytes(data: Vector) -> int:

@@ -39,6 +39,7 @@ class Stop:
     target: float | None = None  # of the task's metric
     last: int = 1  # evaluations whose median must reach it
     patience: int = 0  # evaluations without a better score, then the best is the answer; 0: never
+    grace: float = 20.0  # seconds that a preempted run may go on, to where stopping changes nothing
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs < math.inf:
@@ -49,6 +50,8 @@ class Stop:
             raise ValueError(f"stop.last must be 1 or more, not {self.last}")
         if self.patience < 0:
             raise ValueError(f"stop.patience must be 0 or more, not {self.patience}")
+        if not 0 <= self.grace < math.inf:
+            raise ValueError(f"stop.grace must be 0 seconds or more, not {self.grace}")
 
 
 @dataclass(frozen=True)

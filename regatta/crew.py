@@ -31,13 +31,10 @@ from regatta.learn.layout import restore_momentum
 from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Strategy
+from regatta.worlds import started
 from regatta.worlds.neighbours import host_numbers
-from regatta.worlds.processes import (
-    ProcessComm,
-    connect,
-    environment_rank,
-    run_blocking,
-)
+from regatta.worlds.processes import ProcessComm, run_blocking
+from regatta.worlds.rendezvous import meet
 
 
 class _Handover:
@@ -271,8 +268,8 @@ def join(strategy: Strategy | str, model: nn.Module, optimizer: Optimizer) -> Cr
 
 
 def _connect() -> None:
-    place = environment_rank()
+    place = started.place()
     if place is not None:
-        connect(*place, "env://")
+        meet(place)
         return
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -163,6 +163,7 @@ class Diary:
             digest=None if rank.around.timing_only else weights_digest(replica.weights),
             audio=rank.stream.audio,
             joules=rank.around.joules(),
+            preempted=rank.preempted,
         )
         self._log(ended)
         if rank.is_holder:

@@ -36,6 +36,8 @@ from regatta.start import begin_with, identity
 from regatta.stream import Stream
 from regatta.tasks import Data
 
+_TURNS_TO_HEAR = 2  # of a halt: what is said before a turn has come before the next but one
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -49,6 +51,7 @@ class Surroundings:
     start: Path | None = None  # the weights to begin with; None: they are drawn
     timing_only: bool = False
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
+    leaving: Callable[[], bool] | None = None  # whether this rank has to; None: it never has
     bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
     stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
     hosts: Sequence[int] = ()  # of all ranks
@@ -80,6 +83,8 @@ class Rank:
         self._evaluations = 0
         self._stop_noted = False
         self._gradients_at_meeting = 0
+        self._turns_before = self._turns_at_meeting = 0  # of the process, of the segment
+        self.preempted = False
         alone = run.strategy.steps_alone and comm.rank < run.workers
         self.pace = Pace(run, self.order, alone, self.calendar.end)
         self.replica = self._build_replica()
@@ -89,7 +94,10 @@ class Rank:
 
     def _build_replica(self) -> Any:
         run = self.run
-        changed = self._after_change if self.is_holder else _nothing_more
+        serves = self.comm.rank >= run.workers
+        changed = self.heed if serves else _nothing_more
+        if self.is_holder:
+            changed = self._after_change
         body = self.around.bodies.get(run.seed) or self._build_body()
         self.vector_bytes = body.layout.nbytes
         self.origin = body.origin
@@ -125,6 +133,7 @@ class Rank:
 
     async def play(self) -> RankEnded:
         role = self.run.strategy.role(self.comm.rank, self.run.workers)
+        self._turns_before = self.replica.turns
         over = False
         while not over:
             self._take_up_stop(self.segment)
@@ -132,11 +141,12 @@ class Rank:
             self._stop_noted = self.stream.stopped = False
             self.epochs = self.calendar.next_meeting(self.epochs)
             self.stream.limit = self.calendar.turns(self.epochs)
+            self._turns_at_meeting = self.replica.turns
             await role(self.comm, self.replica)
             over = await self._meet()
             self.segment += 1
             if over or self.calendar.saves_at(self.epochs):
-                await self._save(over)
+                await self._save(over and not self.preempted)
             over = over and self.segment not in self._stops
         self.chance.flush()
         return self._diary.ended()
@@ -166,13 +176,16 @@ class Rank:
         is_due = self.calendar.evaluates_at(self.epochs)
         if self.calendar.evaluates:
             self._gradients_at_meeting = int(turns)
-            if self.is_holder and is_due and not at_end:
+            if self.is_holder and is_due and as_planned and not at_end:
                 self.evaluate()
-        stops = await self.comm.all_reduce(torch.tensor([float(self._wants_to_stop())]))
+        votes = [float(self._wants_to_stop()), float(self.reason != "budget")]
+        stops, for_good = (await self.comm.all_reduce(torch.tensor(votes))).tolist()
         if stops > 0 and not as_planned:  # how far did we really come?
             self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
-        over = at_end or bool(stops > 0)
-        if over and self.is_holder and not self._is_scored():
+        over, done = at_end or stops > 0, at_end and as_planned
+        if stops > 0 and not (done or for_good or self._replays):
+            self.preempted, self.reason = True, "preempted"
+        elif over and self.is_holder and not self._is_scored():
             self.evaluate()
         if is_due and as_planned and self.run.schedule.follows_scores:
             await self._agree_on_pace()
@@ -195,29 +208,59 @@ class Rank:
     def _wants_to_stop(self) -> bool:
         if self._replays:
             return self.chance.take("stop") is not None
-        if self.comm.halted() and not self._stop_noted:
+        if (self.comm.halted() or self._has_to_leave()) and not self._stop_noted:
             self._note_stop(NOTHING)
         return self._stop_noted
 
     def stops_at(self, turn: int) -> bool:
-        """Whether chance (seconds, target, interrupt) ends this rank's stream before this turn."""
+        """Whether chance (seconds, target, a signal) ends this rank's stream before this turn."""
         if self._replays:
             return self.chance.take("stop") == turn
         interrupted = self.around.interrupted
         if interrupted is not None and interrupted():
             self.reason = "interrupt"
             self.comm.halt()
-        if not self.comm.halted():
+        if self._has_to_leave():
+            self._leave(turn)
+        if not self.comm.halted(turn):
             return False
         self._note_stop(turn)
         return True
+
+    def _has_to_leave(self) -> bool:
+        leaving = self.around.leaving
+        return leaving is not None and (self.comm.asked_to_leave or leaving())
+
+    def _leave(self, turn: int) -> None:
+        """Let all ranks stop, together and where that changes nothing, if there is time for it."""
+        every = self.run.strategy.rests_every
+        if not every:
+            self.comm.halt()
+        elif self.comm.rank:
+            self.comm.ask_to_leave()
+        elif not self.comm.halted():
+            self.comm.halt(self._next_rest(turn, every))
+
+    def _next_rest(self, turn: int, every: int) -> int:
+        """A turn that no rank can have begun, for all rest with this one; 0 if it is too far."""
+        apart = turn + _TURNS_TO_HEAR - self._turns_at_meeting
+        rest = self._turns_at_meeting + -(-apart // every) * every
+        seconds = self.comm.now() / max(1, turn - self._turns_before)  # a turn
+        return rest if (rest - turn) * seconds <= self.stop.grace else 0
 
     def _note_stop(self, turn: int) -> None:
         self.chance.note("stop", turn)
         self._stop_noted = True
 
+    def heed(self) -> None:
+        """For ranks that have no turns at which they are asked to stop."""
+        if self._has_to_leave():
+            self._leave(0)
+
     def _after_change(self) -> None:
         """The holder of the answer looks up whenever it has changed."""
+        if self.comm.rank >= self.run.workers:
+            self.heed()
         if not self.calendar.evaluates:
             epochs = self.order.epochs((self.replica.version + 0.5) / self.run.workers)
             due = int(epochs / self.run.evaluation.every + 1e-9)

@@ -160,6 +160,7 @@ class RankEnded:
     digest: str | None = None  # of the final weights
     audio: float | None = None  # seconds of speech in the samples
     joules: float | None = None  # that its host took, told by one rank of a host if it can be read
+    preempted: bool = False  # it had to leave, and is to go on later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +169,7 @@ class Ended:
     rank: int
     time: float
     training: float
-    reason: str  # budget, target, patience, seconds or interrupt
+    reason: str  # budget, target, patience, seconds, interrupt or preempted
     samples: int
     results: dict[str, float]
 

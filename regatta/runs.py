@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,31 +11,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import checkpoint, choices, config, recipes, start
+from regatta import choices, config, recipes, start
 from regatta.choices import Chance, Live, Recorder, Replayer
+from regatta.comm import WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
-from regatta.fingerprint import run_digest
 from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
 from regatta.outlook import Pulse, Share
+from regatta.resuming import Resume, begin_or_go_on, is_done
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
 from regatta.tasks import Data
+from regatta.worlds import started
 from regatta.worlds.launch import WrongUsage, launch
+from regatta.worlds.leaving import Asked, Notice, never
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.power import meters
-from regatta.worlds.processes import (
-    ProcessComm,
-    connect,
-    environment_rank,
-    run_blocking,
-)  # fmt: skip
+from regatta.worlds.processes import ProcessComm, connect, run_blocking
+from regatta.worlds.rendezvous import meet
+from regatta.worlds.started import Place
 from regatta.worlds.virtual import VirtualWorld
 
 Watcher = Callable[[Sequence[Event | Share]], None]
@@ -55,104 +54,99 @@ def refuse_if_not_in_layers(run: Run) -> None:
 # -- real ------------------------------------------------------------------------------------
 
 
-def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[RankEnded]:
-    """Train on processes of this machine, or as one rank of a world that torchrun started."""
+def train(
+    plan: Plan, resume: Resume | bool = False, watch: Watcher = ignore, leaving: Asked = never
+) -> list[RankEnded]:
+    """Train on processes of this machine, or as one rank of a world that others started."""
     if plan.run.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     refuse_if_not_in_layers(plan.run)
-    if environment_rank() is not None:
-        return [_train_as_rank(plan, resume, watch)]
-    resume_from: Path | None = None
-    if resume:
-        plan, resume_from = _take_up(plan)
-    else:
-        refuse_if_taken(plan.folder)
-        plan = replace(plan, run=start.pinned(plan.run, plan.folder))
+    resume = Resume(resume)
+    place = started.place()
+    if place is not None:
+        return _train_as_rank(place, plan, resume, watch, leaving)
+    if resume is Resume.IF_ANY and is_done(plan):
+        return _recorded(plan)
+    plan, resume_from = begin_or_go_on(plan, resume)
     tail = Tail(plan.events)
     sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
-    return launch(
-        plan.run.num_ranks, _rank_body, (*sent, resume_from), on_tick=lambda: watch(tail())
-    )
-
-
-def _take_up(plan: Plan) -> tuple[Plan, Path]:
-    """Find the checkpoint to go on from; forget what a broken-off run did after it."""
-    checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
-    about = checkpoint.about(path)
-    if about["run"] != run_digest(plan.run):
-        raise ValueError(f"{path} belongs to a run that was configured differently")
-    if about["ranks"] != plan.run.num_ranks:
-        raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
-    segment = about["segment"]
-    choices.forget_from(plan.choices, segment)
-    stops = [entry for entry in plan.all_stops if entry[0] < segment]
-    plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    before = open_plan(plan.folder)[1]
-    began, data = before.get("began"), before.get("data", "")
-    write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
-    return plan, path
+    tell = lambda: watch(tail())  # noqa: E731
+    return launch(plan.run.num_ranks, _rank_body, (*sent, resume_from), tell, leaving)
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
 ) -> RankEnded:  # fmt: skip
+    leaving = Notice().listen()
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder, stops), resume_from)
+    return _play_process(Plan(recipe, run, folder, stops), resume_from, leaving)
 
 
-def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
-    place = environment_rank()
-    assert place is not None
-    rank, size = place
-    if size != plan.run.num_ranks:
+def _train_as_rank(
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked
+) -> list[RankEnded]:
+    """Rank 0 finds out how to begin, and the others hear of it."""
+    if place.size != plan.run.num_ranks:
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
-            f"{plan.run.num_ranks} processes, but {size} were started"
+            f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
         )
-    connect(rank, size, "env://", plan.run.device)
-    resume_from: Path | None = None
-    if rank == 0:
-        if resume:
-            plan, resume_from = _take_up(plan)
-        else:
-            refuse_if_taken(plan.folder)
-            plan = replace(plan, run=start.pinned(plan.run, plan.folder))
+    meet(place, plan.run.device)
+    done, resume_from = False, None
+    if place.rank == 0:
+        done = resume is Resume.IF_ANY and is_done(plan)
+        if not done:
+            plan, resume_from = begin_or_go_on(plan, resume)
     begins = plan.run.start
-    folder, resume_text, source, digest = _from_rank_0(
-        str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
+    done_text, folder, resume_text, source, digest = _from_rank_0(
+        "done" if done else "", str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
     )
     begins = replace(begins, run=source, sha256=digest)
     plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
-    if resume:  # as rank 0 has written it
+    if done_text:
+        dist.destroy_process_group()
+        return _recorded(plan)
+    if resume_text:  # as rank 0 has written it
         plan, _ = open_plan(plan.folder)
     tail = Tail(plan.events)
-    ended = _play_process(plan, Path(resume_text) if resume_text else None)
+    resume_from = Path(resume_text) if resume_text else None
+    ended = _play_process(plan, resume_from, leaving, place.local)
     watch(tail())
-    return ended
+    return [ended]
+
+
+def _recorded(plan: Plan) -> list[RankEnded]:
+    """How the ranks of a run that is done ended."""
+    last = {e.rank: e for e in read_events(plan.events) if isinstance(e, RankEnded)}
+    return [last[rank] for rank in sorted(last)]
 
 
 def _from_rank_0(*texts: str) -> list[str]:
     """Rank 0's texts, on every rank."""
     text = "\0".join(texts).encode()
     length = torch.tensor([len(text)])
-    dist.broadcast(length, 0)
-    data = torch.zeros(int(length), dtype=torch.uint8)
-    if dist.get_rank() == 0:
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    dist.broadcast(data, 0)
+    try:
+        dist.broadcast(length, 0)
+        data = torch.zeros(int(length), dtype=torch.uint8)
+        if dist.get_rank() == 0:
+            data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        dist.broadcast(data, 0)
+    except RuntimeError:
+        raise WorldFailed("rank 0 could not begin: it says why") from None
     return bytes(data.tolist()).decode().split("\0")
 
 
-def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
-    """Be one rank of the world that was just connected."""
+def _play_process(
+    plan: Plan, resume_from: Path | None, leaving: Asked, local: int | None = None
+) -> RankEnded:
+    """Be one rank of the world that was just connected, `local` among those of its host."""
     run = plan.run
     keep_freed_memory()
     torch.set_num_threads(run.threads)
     if run.device == "cuda":
-        torch.cuda.set_device(_device_index(run))
+        torch.cuda.set_device(_device_index(run, local))
     data = _open_data(run)
     if resume_from is not None:
         _refuse_other_data(plan, data)
@@ -173,13 +167,14 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
         resume_from=resume_from,
         start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
+        leaving=leaving,
         stops=plan.stops,
         hosts=hosts,
         joules=Joules().look if _speaks_for_its_host(comm.rank, hosts) else lambda: None,
     )
     rank = Rank(run, comm, chance, around)
     rank.begin()
-    meters = Meters(run.device, _device_index(run))
+    meters = Meters(run.device, _device_index(run, local))
     comm.start_clock()
     with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
         ended = run_blocking(rank.play())
@@ -202,12 +197,10 @@ def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
     return list(hosts).index(hosts[rank]) == rank
 
 
-def _device_index(run: Run) -> int:
-    return _local_rank() % torch.cuda.device_count() if run.device == "cuda" else 0
-
-
-def _local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+def _device_index(run: Run, local: int | None) -> int:
+    """Launched here, all ranks are on this host."""
+    number = dist.get_rank() if local is None else local
+    return number % torch.cuda.device_count() if run.device == "cuda" else 0
 
 
 def _open_data(run: Run) -> Data:

@@ -58,7 +58,9 @@ class Stream:
     def together(self, asks: bool) -> Mapping[int, Callable[[], Any]]:
         """The next turn of all workers: by worker, how to fetch its batch."""
         turn = self._rank.replica.turns
-        if asks and self._is_over(turn):
+        if not asks:
+            self._rank.heed()
+        elif self._is_over(turn):
             return {}
         if self._reports:
             self._rank.report_progress()

@@ -16,6 +16,8 @@ from regatta.learn.optimisers import Sgd
 from regatta.tasks import Metric
 from regatta.tasks.teacher import LabelledVectors, Teacher
 
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
+
 
 class _FailingData:
     def __init__(self, data: LabelledVectors, task: Faulty) -> None:
@@ -29,9 +31,9 @@ class _FailingData:
         if self._turns == self._task.turn and dist.is_initialized() and self._is_due(fuse):
             fuse.unlink()  # so that a resumed run goes on
             fuse.with_suffix(".burnt").touch()  # tells the moment
-            if self._task.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("the batch was cursed")
+            if self._task.how == "raise":
+                raise ArithmeticError("the batch was cursed")
+            os.kill(os.getpid(), SIGNALS[self._task.how])
         self._turns += 1
         return self._data.loss(model, batch)
 

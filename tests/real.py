@@ -51,14 +51,18 @@ def command(
     )  # fmt: skip
 
 
+def under_torchrun(processes: int) -> list[str]:
+    """What stands before the words of a command."""
+    return [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes),
+        "--standalone", "--local-addr", "127.0.0.1", "--no-python", *REGATTA,
+    ]  # fmt: skip
+
+
 def torchrun(processes: int, *words: str | Path, timeout: float = 50):
     """Start under torchrun; returns the finished process."""
-    launcher = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes),
-        "--standalone", "--local-addr", "127.0.0.1", "--no-python",
-    ]  # fmt: skip
     return subprocess.run(
-        [*launcher, *REGATTA, *map(str, words)],
+        [*under_torchrun(processes), *map(str, words)],
         capture_output=True, text=True, timeout=timeout, check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip

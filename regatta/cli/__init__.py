@@ -10,7 +10,7 @@ import sys
 
 from rich.markup import escape
 
-from regatta.cli import training, racing, reporting, data  # isort: skip  (commands are listed in this order)
+from regatta.cli import training, launching, racing, reporting, data  # isort: skip  (commands are listed in this order)
 from regatta.cli import language, evaluating, recognising, probing, wiring, listing  # isort: skip
 from regatta.cli.common import app, err
 
@@ -19,6 +19,7 @@ __all__ = [
     "data",
     "evaluating",
     "language",
+    "launching",
     "listing",
     "main",
     "probing",

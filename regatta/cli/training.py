@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -37,6 +36,23 @@ from regatta.cli.common import (
 )  # fmt: skip
 from regatta.cli.explaining import Explain, explain_run, sources_of
 
+if TYPE_CHECKING:
+    from regatta.folders import Plan
+    from regatta.resuming import Resume
+    from regatta.worlds.leaving import Notice
+
+
+Resumes = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
+Resumable = Annotated[
+    bool, typer.Option("--resumable", help="go on with the run in --out, or begin it")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="HOST[:PORT]", help="where started ranks meet")
+]
+Interface = Annotated[
+    str | None, typer.Option("--interface", help="to the other hosts: eth0 (found out)")
+]
+
 
 @app.command()
 def train(
@@ -48,21 +64,27 @@ def train(
     seed: Seed = None,
     source: From = None,
     out_folder: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    resume: Resumes = False,
+    resumable: Resumable = False,
+    master: Master = None,
+    interface: Interface = None,
     device: Device = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train on processes of this machine, or as a rank that torchrun started."""
-    from regatta.worlds import warm_up
+    """Train on processes of this machine, or as a rank that torchrun, srun or mpirun started."""
+    from regatta.worlds import started, warm_up
+    from regatta.worlds.leaving import Notice
 
-    if "RANK" not in os.environ:
+    leaving = Notice().listen()
+    started.let_meet(master, interface)
+    place = started.place()
+    if place is None:
         warm_up()  # while this process imports PyTorch for its own part
-    from regatta import folders, runs
+    from regatta import folders
     from regatta.resolve import resolve, resumed_plan, with_workers
-    from regatta.worlds.processes import environment_rank
 
-    place = environment_rank()
+    how = _how_to_begin(resume, resumable, out_folder)
     if resume:
         if seed is not None or device is not None or threads is not None:
             raise ValueError("a run goes on as it began: leave --seed, --device, --threads out")
@@ -73,28 +95,50 @@ def train(
         chosen = beginning_with(source, settings)
         run = resolve(recipe, strategy, chosen, target, seed, device, threads)
         if workers is None and place is not None:
-            workers = place[1] - run.strategy.num_servers
+            workers = place.size - run.strategy.num_servers
         run = with_workers(run, workers, settings)
         plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
-        if place is None:
+        if place is None and not resumable:
             folders.refuse_if_taken(plan.folder)  # before anything is made for it
-    speaks = (place is None or place[0] == 0) and not as_json
+    _train(plan, how, leaving, place is None or place.rank == 0, as_json)
+
+
+def _how_to_begin(resume: bool, resumable: bool, folder: Path | None) -> Resume:
+    from regatta.resuming import Resume
+
+    if resume and resumable:
+        raise ValueError("--resumable begins a run or goes on with it: leave --resume out")
+    if resumable and folder is None:
+        raise ValueError("--resumable needs --out: a folder that is the same every time")
+    return Resume.IF_ANY if resumable else Resume(resume)
+
+
+def _train(plan: Plan, how: Resume, leaving: Notice, is_first: bool, as_json: bool) -> None:
+    """Of several processes the first one speaks."""
+    from regatta import runs
+    from regatta.worlds.leaving import EXIT_CODE
+
+    speaks = is_first and not as_json
     if speaks:
         warn_of_crowding(plan.run)
     prepare([plan.run], speaks)
     display = display_of(plan.run, speaks)
+    again = f"regatta train {plan.recipe} --out {plan.folder} --resume"
     try:
-        runs.train(plan, resume, display or runs.ignore)
+        ended = runs.train(plan, how, display or runs.ignore, leaving)
     except RuntimeError:
         if speaks and any(plan.checkpoints.glob("[0-9]*")):
-            again = f"regatta train {recipe} --out {plan.folder} --resume"
             err.print(f"kept up to the last checkpoint; go on with: {again}", soft_wrap=True)
         raise
     finally:
         if display is not None:
             display.close()
-    if place is None or place[0] == 0:
+    if is_first:
         _print_summary(plan.events, plan.folder, as_json)
+    if any(rank.preempted for rank in ended):
+        if speaks:
+            err.print(f"had to leave and has saved; go on with: {again}", soft_wrap=True)
+        raise typer.Exit(EXIT_CODE)
 
 
 @app.command()

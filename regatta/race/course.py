@@ -23,6 +23,7 @@ from regatta.race.entries import (
     trial_of,
 )  # fmt: skip
 from regatta.race.tuning import best, rates_of, trials
+from regatta.resuming import UNFINISHED
 from regatta.start import hand_down, keep, pinned
 
 FAILURE = "failure.json"  # beside the events of a run that broke
@@ -90,7 +91,7 @@ def has_ended(home: Path) -> bool:
     if not path.exists() or (home / FAILURE).exists():
         return False
     ended = [e for e in read_what_there_is(path).events if isinstance(e, Ended)]
-    return bool(ended) and ended[-1].reason != "interrupt"
+    return bool(ended) and ended[-1].reason not in UNFINISHED
 
 
 def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce) -> None:
@@ -114,4 +115,4 @@ def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce
 
 def _was_interrupted(home: Path) -> bool:
     events = read_what_there_is(home / "events.jsonl").events
-    return any(isinstance(e, Ended) and e.reason == "interrupt" for e in events)
+    return any(isinstance(e, Ended) and e.reason in UNFINISHED for e in events)

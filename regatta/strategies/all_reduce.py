@@ -16,6 +16,7 @@ class AllReduce(Strategy):
 
     name = "all-reduce"
     source = "Hu et al., section 2.1"
+    rests_every = 1
     modes = ("", *(f"compress={code}" for code in ("fp16", "int8", "one-bit", "top-k/0.3")),
              "compress=power-sgd/1", "compress=one-bit,feedback=no")  # fmt: skip
 

@@ -71,6 +71,10 @@ class Averaging(Strategy):
             raise ValueError(f"averaging: {complaint}")
 
     @property
+    def rests_every(self) -> int:
+        return 0 if self.jobs is not None else self.period
+
+    @property
     def own_rates(self) -> bool:
         return self.jobs is not None
 

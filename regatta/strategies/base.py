@@ -43,6 +43,11 @@ class Strategy:
         return True
 
     @property
+    def rests_every(self) -> int:
+        """Turns after which a meeting changes nothing, counted from the last; 0: it always does."""
+        return 0
+
+    @property
     def num_servers(self) -> int:
         return 0
 

@@ -46,6 +46,10 @@ class Elastic(Strategy):
         return "meeting" if self.mode == "sync" else "server"
 
     @property
+    def rests_every(self) -> int:
+        return self.period if self.mode == "sync" else 0
+
+    @property
     def deterministic(self) -> bool:
         return self.mode == "sync"
 

@@ -56,6 +56,10 @@ class ParameterServer(Strategy):
         return self.mode == "sync" and not self.backup
 
     @property
+    def rests_every(self) -> int:
+        return int(self.deterministic)  # rounds end with one model for all
+
+    @property
     def num_servers(self) -> int:
         return self.servers
 

@@ -38,6 +38,7 @@ class Pipeline(Strategy):
     source = "GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2021); named in Hu et al."
     modes: ClassVar[Sequence[str]] = ("", "schedule=gpipe", "micro=2")
     needs_layers = True
+    rests_every = 1
 
     schedule: str = "1f1b"  # one forward, one backward; or gpipe: all forwards first
     micro: int = 1  # pieces that every minibatch is cut into

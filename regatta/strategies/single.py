@@ -13,6 +13,7 @@ class Single(Strategy):
     """One worker, plain stochastic gradient descent."""
 
     name = "single"
+    rests_every = 1
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         async for gradient in replica.unwritten:

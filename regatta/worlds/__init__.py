@@ -4,6 +4,8 @@ import os
 from multiprocessing import forkserver
 from multiprocessing.util import get_temp_dir
 
+from regatta.worlds.leaving import unheard
+
 FOLDER_VARIABLE = "REGATTA_FOLDER_OF_PROCESSES"
 
 
@@ -11,4 +13,5 @@ def warm_up() -> None:
     """Start the process that ranks are forked from; it imports PyTorch while others still think."""
     os.environ[FOLDER_VARIABLE] = get_temp_dir()
     forkserver.set_forkserver_preload(["regatta.worlds.preload"])
-    forkserver.ensure_running()
+    with unheard():
+        forkserver.ensure_running()

@@ -23,6 +23,7 @@ from typing import Any
 
 from regatta.comm import WorldFailed
 from regatta.worlds import warm_up
+from regatta.worlds.leaving import Asked, never
 
 _GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.2
@@ -43,7 +44,11 @@ class RankFailed(WorldFailed):
 
 
 def launch(
-    size: int, body: Body, arguments: tuple[Any, ...], on_tick: Callable[[], None] = lambda: None
+    size: int,
+    body: Body,
+    arguments: tuple[Any, ...],
+    on_tick: Callable[[], None] = lambda: None,
+    leaving: Asked = never,
 ) -> list[Any]:
     """Run `body` in `size` processes; their results by rank."""
     context = multiprocessing.get_context("forkserver")
@@ -66,7 +71,7 @@ def launch(
                 lifeline_end.close()
                 ranks.append((process, report))
                 lifelines.append(lifeline)
-            return _Watch(ranks, on_tick).until_the_end()
+            return _Watch(ranks, on_tick, leaving).until_the_end()
         finally:
             for process, _ in ranks:
                 if process.is_alive():
@@ -75,11 +80,14 @@ def launch(
 
 
 class _Watch:
-    def __init__(self, ranks: list[tuple[Any, Connection]], on_tick: Callable[[], None]) -> None:
+    def __init__(
+        self, ranks: list[tuple[Any, Connection]], on_tick: Callable[[], None], leaving: Asked
+    ) -> None:
         self._processes = [process for process, _ in ranks]
         self._pipes = {pipe: rank for rank, (_, pipe) in enumerate(ranks)}
         self._reports: dict[int, tuple[str, Any]] = {}
         self._on_tick = on_tick
+        self._leaving = leaving
         self._interrupts = 0
 
     def until_the_end(self) -> list[Any]:
@@ -90,6 +98,8 @@ class _Watch:
                 self._on_tick()
             except KeyboardInterrupt:
                 self._pass_on_interrupt()
+            if self._leaving():  # again and again: ranks are deaf until they are ready
+                self._tell(signal.SIGTERM)
             if deadline is None and self._failures():
                 deadline = time.monotonic() + _GRACE_SECONDS
         self._on_tick()
@@ -111,9 +121,12 @@ class _Watch:
         self._interrupts += 1
         if self._interrupts > 1:
             raise KeyboardInterrupt
+        self._tell(signal.SIGINT)
+
+    def _tell(self, number: signal.Signals) -> None:
         for process in self._processes:
             if process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
+                os.kill(process.pid, number)
 
     def _failures(self) -> list[int]:
         return [rank for rank, (kind, _) in sorted(self._reports.items()) if kind != "result"]

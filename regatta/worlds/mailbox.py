@@ -21,7 +21,8 @@ from regatta.worlds.neighbours import Neighbours
 from regatta.worlds.sockets import Sockets
 
 T = TypeVar("T")
-_HALT = -2  # every rank is asked to end its stream
+_HALT = -2  # a rank is asked to end its stream, before the turn that is the version
+SOMETIME = -1  # no turn: rank 0 is asked to say which
 _CLOSE = -3  # the sender leaves in good order
 FIRST_OWN_TAG = -4  # and below: values of collective operations
 
@@ -33,7 +34,7 @@ class Mailbox:
         size: int,
         neighbours: Neighbours | None,
         group: Any,
-        on_halt: Callable[[], None],
+        on_halt: Callable[[int], None],
     ) -> None:
         self._rank = rank
         self._peers = [peer for peer in range(size) if peer != rank]
@@ -75,9 +76,12 @@ class Mailbox:
         assert value is not None
         return value
 
-    def halt_others(self) -> None:
+    def halt_others(self, turn: int) -> None:
         for peer in self._peers:
-            self.send(peer, _HALT, 0, EMPTY)
+            self.send(peer, _HALT, turn, EMPTY)
+
+    def ask_for_halt(self) -> None:
+        self.send(0, _HALT, SOMETIME, EMPTY)
 
     def close(self) -> None:
         """Leave in good order: say so, and hear every peer say so."""
@@ -134,7 +138,7 @@ class Mailbox:
     def _put(self, message: Message) -> None:
         tag = message.tag
         if tag == _HALT:
-            self._on_halt()
+            self._on_halt(message.version)
         elif tag == _CLOSE:
             self._closed.add(message.src)
         elif tag <= FIRST_OWN_TAG:

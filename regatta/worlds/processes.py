@@ -16,11 +16,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regatta.choices import NOTHING, Chance, Live
-from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
+from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector
+from regatta.worlds.leaving import Halt
+from regatta.worlds.mailbox import SOMETIME
 from regatta.worlds.memory import give_back_freed_memory
 from regatta.worlds.neighbours import host_numbers
+from regatta.worlds.rendezvous import join
 from regatta.worlds.shared_sum import SharedSum
-from regatta.worlds.wires import AUTO, PATIENCE, Wires
+from regatta.worlds.started import INTERFACE
+from regatta.worlds.wires import AUTO, Wires
 
 T = TypeVar("T")
 
@@ -81,7 +85,8 @@ class ProcessComm:
         self.traffic = Traffic()
         self.chance: Chance = chance or Live()
         self._device = device
-        self._halted = False
+        self.asked_to_leave = False
+        self._halt = Halt()
         self.groups = {WORLD: tuple(range(self.size))} | {k: tuple(v) for k, v in groups.items()}
         wires = Wires(hosts or host_numbers(), device, transport, self.traffic, self._be_halted)
         self._arena = wires.arena
@@ -144,22 +149,29 @@ class ProcessComm:
 
     def progress(self, fraction: float) -> None: ...
 
-    def halt(self) -> None:
-        if not self._halted:
-            self._halted = True
-            self._mailbox.halt_others()
+    def halt(self, turn: int = 0) -> None:
+        if self._halt.before(turn):
+            self._mailbox.halt_others(turn)
 
-    def halted(self) -> bool:
+    def halted(self, turn: int | None = None) -> bool:
         self._mailbox.take_in()
-        return self._halted
+        return self._halt.is_due(turn)
+
+    def ask_to_leave(self) -> None:
+        if not self.asked_to_leave:
+            self.asked_to_leave = True
+            self._mailbox.ask_for_halt()
 
     def close(self) -> None:
         """Leave together with all other ranks."""
         self._mailbox.close()
         dist.barrier()
 
-    def _be_halted(self) -> None:
-        self._halted = True
+    def _be_halted(self, turn: int) -> None:
+        if turn == SOMETIME:
+            self.asked_to_leave = True
+        else:
+            self._halt.before(turn)
 
     def _count(self, data: Vector) -> None:
         self.traffic.messages += 1
@@ -179,31 +191,6 @@ class ProcessComm:
 
 
 def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
-    """Join a world; its sockets stay on loopback unless GLOO_SOCKET_IFNAME says otherwise."""
-    if init_method.startswith("file:") or _is_loopback(os.environ.get("MASTER_ADDR", "")):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    try:
-        dist.init_process_group(
-            backend, init_method=init_method, rank=rank, world_size=size, timeout=PATIENCE
-        )
-    except (RuntimeError, ValueError) as error:
-        if "EADDRINUSE" in str(error) or "in use" in str(error):
-            address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            raise WorldFailed(
-                f"{address} is in use by another program: choose another MASTER_PORT "
-                "(torchrun: --master-port)"
-            ) from None
-        raise
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def environment_rank() -> tuple[int, int] | None:
-    """Rank and size if torchrun (or anything that speaks its variables) started this process."""
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return None
+    """Join a world of this machine; its sockets stay on loopback."""
+    os.environ.setdefault(INTERFACE, "lo")
+    join(rank, size, device, init_method=init_method)

@@ -18,19 +18,10 @@ import torch
 from regatta.choices import NOTHING, Chance, Kind, Live
 from regatta.cluster import Cluster
 from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work
-from regatta.comm import (
-    ANY,
-    DATA,
-    WORLD,
-    Load,
-    Message,
-    Op,
-    Seconds,
-    Traffic,
-    Vector,
-)
+from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector
 from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link
+from regatta.worlds.leaving import Halt
 from regatta.worlds.memory import seldom_collecting
 from regatta.worlds.operations import (
     SENT,
@@ -71,7 +62,7 @@ class VirtualWorld:
         self.hosts = list(hosts) or site.hosts
         self.groups = {WORLD: tuple(range(size))} | {k: tuple(v) for k, v in (groups or {}).items()}
         self.now: Seconds = 0.0
-        self.halted = False
+        self.halt = Halt()
         self.sharing = Sharing(self._at, lambda: self.now) if cluster.sharing == "fair" else None
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
@@ -139,6 +130,7 @@ class VirtualComm:
     charges_steps = False  # here stands what few worlds have: ranks need not have it each
     works = False  # at what a computing stands for; known where steps are charged
     is_dead = False
+    asked_to_leave = False  # nobody has to
     _owed: Seconds = 0.0  # for what was done outside of computing
     _slow: Sequence[Slow] = ()
 
@@ -302,11 +294,13 @@ class VirtualComm:
             start, seconds = self._work
             self._work_now = start + fraction * seconds
 
-    def halt(self) -> None:
-        self._world.halted = True
+    def halt(self, turn: int = 0) -> None:
+        self._world.halt.before(turn)
 
-    def halted(self) -> bool:
-        return self._world.halted
+    def halted(self, turn: int | None = None) -> bool:
+        return self._world.halt.is_due(turn)
+
+    def ask_to_leave(self) -> None: ...
 
     # -- how it comes about -----------------------------------------------------------------
 

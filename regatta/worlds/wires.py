@@ -31,7 +31,7 @@ class Wires:
         device: str,
         transport: str,
         traffic: Traffic,
-        on_halt: Callable[[], None],
+        on_halt: Callable[[int], None],
     ) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
         self._rank, self._hosts, self._device, self._traffic = rank, hosts, device, traffic

@@ -1,0 +1,88 @@
+"""How a run begins or goes on: anew, from its newest checkpoint, or whichever its folder allows."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+
+from regatta import checkpoint, choices, recipes, start
+from regatta.events import Ended, Resumed, read_what_there_is
+from regatta.fingerprint import run_digest
+from regatta.folders import Plan, open_plan, refuse_if_taken, write_plan
+
+UNFINISHED = ("interrupt", "preempted")  # reasons to stop that leave something to be done
+
+
+class Resume(Enum):
+    NO = False
+    YES = True
+    IF_ANY = "if there is anything to go on with"
+
+
+def begin_or_go_on(plan: Plan, resume: Resume) -> tuple[Plan, Path | None]:
+    """The plan, and the checkpoint to go on from; only one process of a world may ask."""
+    if resume is Resume.IF_ANY and (plan.folder / "run.json").exists():
+        if checkpoint.finished(plan.checkpoints):
+            return _take_up(_as_begun(plan))
+        _clear(plan)
+    if resume is Resume.YES:
+        return _take_up(plan)
+    refuse_if_taken(plan.folder)
+    return replace(plan, run=start.pinned(plan.run, plan.folder)), None
+
+
+def is_done(plan: Plan) -> bool:
+    """Whether the run has come to the end that it is to have."""
+    if not (plan.folder / "run.json").exists() or not plan.events.exists():
+        return False
+    before, _ = open_plan(plan.folder)
+    events = read_what_there_is(plan.events).events
+    last = next((e for e in reversed(events) if isinstance(e, Ended | Resumed)), None)
+    came_to_an_end = isinstance(last, Ended) and last.reason not in UNFINISHED
+    return came_to_an_end and before.all_stops[-1][1] == plan.run.stop
+
+
+def _as_begun(plan: Plan) -> Plan:
+    """The same run as its folder knows it: where it stopped before, and what it began with."""
+    before, stored = open_plan(plan.folder)
+    if recipes.absolute(plan.recipe) != stored["recipe"]:
+        raise ValueError(f"{plan.folder} was made by recipe {stored['recipe']}, not {plan.recipe}")
+    if stored["world"] != "processes":
+        raise ValueError(f"{plan.folder} was simulated: train to another --out")
+    run, began_with = plan.run, before.run.start
+    if run.start.run and _is_within(Path(began_with.run), Path(run.start.run)):
+        run = replace(run, start=replace(began_with, head=run.start.head))
+    return replace(plan, run=run, stops=before.stops)
+
+
+def _is_within(file: Path, source: Path) -> bool:
+    source = source.expanduser().resolve()
+    return source in (file, *file.parents)
+
+
+def _clear(plan: Plan) -> None:
+    """What a run left that did not come to its first checkpoint."""
+    for path in (plan.events, plan.choices, plan.folder / "run.json"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(plan.checkpoints, ignore_errors=True)
+
+
+def _take_up(plan: Plan) -> tuple[Plan, Path]:
+    """Find the checkpoint to go on from; forget what a broken-off run did after it."""
+    checkpoint.discard_unfinished(plan.checkpoints)
+    path = checkpoint.newest(plan.checkpoints)
+    about = checkpoint.about(path)
+    if about["run"] != run_digest(plan.run):
+        raise ValueError(f"{path} belongs to a run that was configured differently")
+    if about["ranks"] != plan.run.num_ranks:
+        raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
+    segment = about["segment"]
+    choices.forget_from(plan.choices, segment)
+    stops = [entry for entry in plan.all_stops if entry[0] < segment]
+    plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
+    before = open_plan(plan.folder)[1]
+    began, data = before.get("began"), before.get("data", "")
+    write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
+    return plan, path
