@@ -85,6 +85,18 @@ def test_yaml_and_json_say_the_same(tmp_path):
     assert load_cluster(str(tmp_path / "a.json")) == CLUSTER
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["all-reduce", "averaging:period=2", "elastic", "gossip", "parameter-server:mode=mixed",
+     "parameter-server:servers=2,placement=colocated", "ring:group=host", "pipeline"],
+)  # fmt: skip
+def test_strategies_learn_on_unequal_hosts(spec):
+    across = replace(CLUSTER, placement=("a-0/0", "a-0/3", "b/0", "a-3/1", "b/1"), jitter=0.2)
+    first, again = (play(small_run(spec, 5, cluster=across)) for _ in range(2))
+    assert first.comparable_events == again.comparable_events
+    assert first.losses[-1] < 1
+
+
 # -- devices -------------------------------------------------------------------------------------
 
 
@@ -234,6 +246,8 @@ def test_more_ranks_than_devices():
         ('name = "b"', 'name = "b"\ntopology = "nowhere.txt"', "nowhere.txt: No such file"),
         ("[device.old]", "[devise.old]", "unknown field of Cluster 'devise': did you mean device"),
         ("latency = 50e-6", "device = 3", "cannot be read"),
+        ('switch = "rack"', "", "switch.rack is used nowhere: name it in a [[host]], or leave"),
+        ('"new", "new"', '"old"', "device.new is used nowhere"),
     ],
 )
 def test_other_nonsense(tmp_path, old, new, said):
@@ -241,6 +255,20 @@ def test_other_nonsense(tmp_path, old, new, said):
     file.write_text(MIXED.replace(old, new, 1))
     with pytest.raises(ValueError, match=re.escape(said)):
         load_cluster(str(file))
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("bandwidth_gigabits = 10", "bandwidth", 1.25e9),
+        ("local_bandwidth_megabytes = 3", "local_bandwidth", 3e6),
+        ("latency_microseconds = 50", "latency", 50e-6),
+        ("sum_latency_milliseconds = 1.5", "sum_latency", 1.5e-3),
+        ("memory_gibibytes = 2", "memory", 2.0**31),
+    ],
+)
+def test_units_in_names(line, field, value):
+    assert getattr(described(line), field) == value
 
 
 def test_parts_without_hosts():

@@ -53,6 +53,10 @@ def imports_any(module: str, *packages: str) -> set[str]:
     return {i for i in IMPORTS[module] for p in packages if i == p or i.startswith(p + ".")}
 
 
+def of_cluster(*names: str) -> set[str]:
+    return {f"regatta.cluster.{name}" for name in names}
+
+
 # -- import direction -----------------------------------------------------------------------
 
 
@@ -74,6 +78,12 @@ def test_a_strategy_sees_comm_and_replica_alone(module):
     assert not imports_any(module, "torch.distributed", "asyncio", "time")
 
 
+@pytest.mark.parametrize("module", sorted(under("regatta.cluster")))
+def test_clusters_know_no_world_and_no_run(module):
+    higher = ("regatta.worlds", "regatta.strategies", "regatta.learn", "regatta.config")
+    assert not imports_any(module, *higher, "torch")
+
+
 @pytest.mark.parametrize("module", sorted(under("regatta.worlds")))
 def test_worlds_know_no_strategy(module):
     assert not imports_any(module, "regatta.strategies", "regatta.engine", "regatta.learn")
@@ -93,7 +103,9 @@ def test_the_engine_knows_no_world():
         ("regatta.choices", set()),
         ("regatta.checkpoint", set()),
         ("regatta.aside", set()),
-        ("regatta.cluster", {"regatta.comm", "regatta.cluster.curve", "regatta.cluster.faults"}),
+        ("regatta.cluster.device", {"regatta.comm", *of_cluster("checks", "curve")}),
+        ("regatta.cluster.sums", {"regatta.comm"}),
+        ("regatta.cluster.topology", {"regatta.comm"}),
         ("regatta.data.order", {"regatta.data.seeds"}),
     ],
 )

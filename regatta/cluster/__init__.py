@@ -152,7 +152,9 @@ class Cluster(Jitter, Device):
         return (self._host(host).watts if self.described else 0.0) or self.host_watts
 
     def _host(self, number: int) -> Host:
-        return self.described.every_host[number][1]
+        """A real run may have hosts that nobody has described."""
+        hosts = self.described.every_host
+        return hosts[number][1] if number < len(hosts) else Host("")
 
 
 CLUSTERS: dict[str, Cluster] = {

@@ -99,6 +99,8 @@ class Host:
                 if not 0 <= device < len(self.devices):
                     raise ValueError(f"{where}: there is no device {device}: it has "
                                      f"{len(self.devices)}, from 0")  # fmt: skip
+        if any(len(set(bundle.devices)) < 2 for bundle in self.direct):
+            raise ValueError(f"{where}.direct: a link joins two devices at least")
 
     @property
     def links(self) -> Iterator[tuple[str, str]]:
@@ -155,6 +157,26 @@ class Described:
             _known(switch.link, self.links, f"{where}.link", "link")
             _known(switch.above, self.switches, f"{where}.above", "switch")
             self._refuse_circles(switch)
+        self._refuse_idle_parts()
+
+    def _refuse_idle_parts(self) -> None:
+        """Whoever describes a link wants it to be charged."""
+        links = {link for host in self.hosts for _, link in host.links}
+        above = {switch.above for switch in self.switches}
+        used = {
+            "device": {kind for host in self.hosts for kind in host.devices},
+            "link": links | {switch.link for switch in self.switches},
+            "switch": {host.switch for host in self.hosts} | above,
+        }
+        for what, parts in (
+            ("device", self.kinds),
+            ("link", self.links),
+            ("switch", self.switches),
+        ):
+            for part in parts:
+                if part.name not in used[what]:
+                    raise ValueError(f"{what}.{part.name} is used nowhere: name it in a [[host]], "
+                                     "or leave it out")  # fmt: skip
 
     def _refuse_circles(self, switch: Switch) -> None:
         above, seen = switch.above, {switch.name}

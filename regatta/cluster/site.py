@@ -111,17 +111,18 @@ class _Places:
 
     def for_workers(self) -> list[Place]:
         """What is named for servers comes last."""
-        rest = [place for place in self._by_name.values() if place.device >= 0]
-        rest.sort(key=lambda place: (place in self._servers, place))
-        order = [*self._workers, *(place for place in rest if place not in self._workers)]
+        named, for_servers = set(self._workers), set(self._servers)
+        rest = [p for p in self._by_name.values() if p.device >= 0 and p not in named]
+        order = [*self._workers, *sorted(rest, key=lambda place: (place in for_servers, place))]
         if not order:
             raise ValueError("no host of this cluster has a device: name some with devices = [...]")
         return order
 
     def for_servers(self, taken: set[Place]) -> Iterator[Place]:
         yield from self._servers
+        taken = taken | set(self._servers)
         others = [*self.without_devices, *self.for_workers()]
-        yield from (place for place in others if place not in taken | set(self._servers))
+        yield from (place for place in others if place not in taken)
 
     def device_at(self, place: Place) -> Device:
         """A host without devices computes as the cluster says of all; its power is the host's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from regatta.cluster.faults import Cut
@@ -33,6 +34,7 @@ class Done:
 SENT: Final = Done(None)
 COMPUTING: Final = "its own computing"
 NOBODY: Final = -1
+_SIZES: Final = 64  # of vectors, for which a group knows what its sums take
 _UNFINISHED: Final = object()
 
 
@@ -192,7 +194,10 @@ class Meeting:
 class Group:
     """Ranks that meet for collectives, which all of them join in the same order."""
 
-    __slots__ = ("_joined", "_open", "charged", "cuts", "free", "members", "order", "summing")
+    __slots__ = (
+        "_all_reduce", "_broadcast", "_joined", "_open", "cuts", "free", "members", "order",
+        "summing",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -203,8 +208,9 @@ class Group:
         cuts: Sequence[Cut] = (),
     ) -> None:
         self.members = members
-        self.charged = charged
         self.cuts = cuts
+        self._all_reduce = lru_cache(_SIZES)(charged.all_reduce)
+        self._broadcast = lru_cache(_SIZES)(charged.broadcast)
         # Sums are added up host by host; one rank a host is as good as one host.
         hosts = by_host if len(by_host) < len(members) else [members]
         self.order = [(rank, rank == ranks[-1]) for ranks in hosts for rank in ranks]
@@ -235,11 +241,11 @@ class Group:
     def sum(self, meeting: Meeting) -> tuple[Seconds, Vector]:
         """How long it takes, and what comes of it."""
         total = meeting.total
-        return self.charged.all_reduce(total.nbytes), total
+        return self._all_reduce(total.nbytes), total
 
     def spread(self, root: int, meeting: Meeting) -> tuple[Seconds, Vector]:
         result = meeting.data[root]
-        return self.charged.broadcast(result.nbytes), result
+        return self._broadcast(result.nbytes), result
 
 
 def complain_of_waiting(ranks: Sequence[VirtualComm]) -> None:

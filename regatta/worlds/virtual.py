@@ -112,9 +112,8 @@ class VirtualWorld:
 
     def _group(self, name: str, ranks: tuple[int, ...], cuts: Sequence[Cut]) -> Group:
         """With what it is charged for sums, and the cuts that keep its ranks from each other."""
-        order = by_host(ranks, self.hosts)
-        equal = self.cluster.sums(len(ranks), len(order))
-        charged = equal if self.wires is None else self.wires.sums(ranks)
+        order, wires = by_host(ranks, self.hosts), self.wires
+        charged = wires.sums(ranks) if wires else self.cluster.sums(len(ranks), len(order))
         hosts = {self.hosts[rank] for rank in ranks} if len(order) > 1 else ()
         return Group(name, ranks, order, charged, [cut for cut in cuts if cut.host in hosts])
 
