@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -62,7 +63,7 @@ def test_equal_hosts_take_what_they_take_without_a_description(spec, sharing):
         pytest.skip("not with four workers")
     alike = replace(described(EQUAL), sharing=sharing)
     told, known = (
-        play(small_run(strategy, 4, cluster=cluster))
+        play(small_run(strategy, 4, cluster=cluster, stop=config.Stop(epochs=0.5)))
         for cluster in (alike, replace(FLAT, sharing=sharing))
     )
     assert [rank.time for rank in told.ranks] == pytest.approx([r.time for r in known.ranks])
@@ -569,21 +570,44 @@ def test_old_and_new_hosts_of_a_cloud():
     assert mixed.price_of({0, 1, 2, 3}) == pytest.approx(2 * (7.2 + 12.24))
 
 
+def test_the_example_of_the_page_is_a_cluster():
+    page = (Path(__file__).parent.parent / "docs" / "clusters.md").read_text()
+    block = re.search(r"```toml\n# lab.toml\n(.*?)```", page, re.DOTALL)
+    assert block is not None, "the page has lost its example"
+    lab = described(block[1])
+    assert [len(host.devices) for _, host in lab.described.every_host] == [4, 4, 4, 4, 2, 0]
+    run = small_run("parameter-server", 18, task=Sized(train=36), minibatch=1, cluster=lab)
+    summary = summarise(play(run, timing_only=True).events)
+    assert summary.price_per_hour == pytest.approx(4 * 3.6 + 6.1 + 0.4)
+    assert summary.joules is not None
+
+
 @pytest.mark.real
-def test_the_commands_tell_of_described_hosts(tmp_path):
+def test_simulate_tells_of_described_hosts(tmp_path):
     words = ["simulate", "vectors", "--timing-only", "-s", "all-reduce", "-n", "8", "--explain"]
     told = command(*words, "--cluster", "hu-8", cwd=tmp_path)
     assert told.returncode == 0
     assert "slowest from hu/1 to hu/2" in told.stdout
     assert "link.sockets.bandwidth = 9.7e+08: half of the bus" in told.stdout
-    shown = command("clusters", "hu-8").stdout
-    assert "Fig. 4" in shown
-    assert "Places: hu/0..7" in shown
-    advised = json.loads(command("topology", "hu-8", "--json").stdout)
-    assert advised["advised"]["left_out"] == ["0", "1"]
-    flat = command("topology", "campos")
-    assert (flat.returncode, "describes equal hosts" in flat.stderr) == (2, True)
     (tmp_path / "bad.toml").write_text(MIXED.replace('["4 old"]', '["4 olt"]'))
     refused = command(*words, "--cluster", "bad.toml", cwd=tmp_path)
     assert refused.returncode == 2
     assert "did you mean old?" in refused.stderr
+
+
+@pytest.mark.real
+def test_clusters_tells_of_described_hosts(tmp_path):
+    shown = command("clusters", "hu-8").stdout
+    assert "Fig. 4" in shown
+    assert "Places: hu/0..7" in shown
+    (tmp_path / "mine.toml").write_text(MIXED)
+    shown = command("clusters", "mine.toml", cwd=tmp_path).stdout
+    assert "Places: a-0/0..3 a-1/0..3 a-2/0..3 a-3/0..3 b/0..1 server" in shown
+
+
+@pytest.mark.real
+def test_topology_reads_described_hosts():
+    advised = json.loads(command("topology", "hu-8", "--json").stdout)
+    assert advised["advised"]["left_out"] == ["0", "1"]
+    flat = command("topology", "campos")
+    assert (flat.returncode, "describes equal hosts" in flat.stderr) == (2, True)

@@ -61,13 +61,12 @@ class Paths:
     def route(self, a: Place, b: Place) -> Route:
         if a.host == b.host:
             return self._inside(a, b)
-        ways, latency = self._between(a.host, b.host)
-        out, into = ways
-        if own := self._own_way(a, "out"):
-            out, latency = (own[0], *out), max(latency, own[1])
-        if own := self._own_way(b, "in"):
-            into, latency = (*into, own[0]), max(latency, own[1])
-        return Route(out, into, latency)
+        leaving, between, entering = self.leaving(a), self.between(a.host, b.host), self.entering(b)
+        return Route(
+            leaving.out + between.out,
+            between.into + entering.into,
+            max(leaving.latency, between.latency, entering.latency),
+        )
 
     def _inside(self, a: Place, b: Place) -> Route:
         """Two devices; or what shares a device or is on none, by its own link there and back."""
@@ -99,23 +98,35 @@ class Paths:
             return min(topology.path(device, other).latency for other in others)
         return self._local.latency
 
-    def _own_way(self, place: Place, direction: str) -> tuple[Way, Seconds] | None:
-        """To the host's network card, where the host says how its devices are joined."""
-        host = self.hosts[place.host]
-        if place.device < 0 or not (host.link or host.topology):
-            return None
-        way = self._end(place.host, place.device, direction)
-        return way, self._latency(place.host, place.device)
+    def leaving(self, place: Place) -> Route:
+        """As far as the host's network card, where the host says how its devices are joined."""
+        if not self._says_how(place):
+            return Route((), (), 0.0)
+        way = self._end(place.host, place.device, "out")
+        return Route((way,), (), self._latency(place.host, place.device))
 
-    def _between(self, a: int, b: int) -> tuple[tuple[tuple[Way, ...], tuple[Way, ...]], Seconds]:
+    def entering(self, place: Place) -> Route:
+        """From there."""
+        if not self._says_how(place):
+            return Route((), (), 0.0)
+        way = self._end(place.host, place.device, "in")
+        return Route((), (way,), self._latency(place.host, place.device))
+
+    def _says_how(self, place: Place) -> bool:
+        host = self.hosts[place.host]
+        return place.device >= 0 and bool(host.link or host.topology)
+
+    def between(self, a: int, b: int) -> Route:
         """From card to card."""
         up, down = self._switches[a], self._switches[b]
         common = sum(one == other for one, other in zip(up, down, strict=False))
         climbed = [("card", a, self.card(a)), *reversed(up[common:])]
         descended = [*down[common:], ("card", b, self.card(b))]
-        out = tuple(_way(*step, "out") for step in climbed)
-        into = tuple(_way(*step, "in") for step in descended)
-        return (out, into), max(link.latency for _, _, link in (*climbed, *descended))
+        return Route(
+            tuple(_way(*step, "out") for step in climbed),
+            tuple(_way(*step, "in") for step in descended),
+            max(link.latency for _, _, link in (*climbed, *descended)),
+        )
 
     # -- rings --------------------------------------------------------------------------------
 
@@ -152,19 +163,17 @@ class Paths:
         order = self.order_of(on)
         if len(order) == 1:
             return HostRing(tuple(order), 0.0, _way("card", order[0], self.card(order[0]), "out"))
-        hops = [self._between(a, b) for a, b in pairwise([*order, order[0]])]
-        routes = [(*out, *into) for (out, into), _ in hops]
-        users = Counter(way for route in routes for way in route)
+        hops = [self.between(a, b) for a, b in pairwise([*order, order[0]])]
+        users = Counter(way for hop in hops for way in hop.ways)
         # Stripes of all devices of a host come to its card side by side.
         beside = [(way, 1 / count) for way, count in users.items()]
         for host, devices in on.items():
-            own = [self._own_way(Place(host, device), "out") for device in set(devices)]
-            ways = [way for way, _ in filter(None, own)]
-            if len(ways) == len(own):
-                slowest = min(ways, key=lambda way: way.bandwidth)
-                beside.append((slowest, sum(way.bandwidth for way in ways) / slowest.bandwidth))
+            own = [self.leaving(Place(host, device)).out for device in set(devices)]
+            if all(own):
+                slowest = min((way for (way,) in own), key=lambda way: way.bandwidth)
+                beside.append((slowest, sum(w.bandwidth for (w,) in own) / slowest.bandwidth))
         way, share = min(beside, key=lambda each: each[0].bandwidth * each[1])
-        return HostRing(tuple(order), max(latency for _, latency in hops), way, share)
+        return HostRing(tuple(order), max(hop.latency for hop in hops), way, share)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ fullest of them lets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from regatta.cluster import Cluster
 from regatta.cluster.faults import Cut, end_of_cuts
-from regatta.cluster.paths import Paths, Route
+from regatta.cluster.paths import Paths, Place, Route
 from regatta.cluster.site import Site
 from regatta.cluster.sums import Sums
 from regatta.cluster.topology import Way
@@ -45,32 +45,48 @@ class Course:
 
     __slots__ = ("lanes", "latency", "turn")
 
-    def __init__(self, lanes: Sequence[Lane], turn: int, latency: Seconds) -> None:
+    def __init__(self, lanes: list[Lane], turn: int, latency: Seconds) -> None:
         self.lanes = lanes
         self.turn = turn  # how many lanes lead out; the latency comes after them
         self.latency = latency
 
 
 class Wires:
-    """The lanes of a cluster, and the courses between its ranks; made when they are first used."""
+    """The lanes of a cluster, and the courses between its ranks; made when they are first used.
+
+    A thousand ranks have a million pairs, but few hosts: courses between hosts are kept by hosts.
+    """
 
     def __init__(self, cluster: Cluster, site: Site, cuts: Sequence[Cut]) -> None:
         self._paths = Paths(cluster)
         self._places = site.places
         self._cuts = cuts
         self._lanes: dict[Way, Lane] = {}
-        self._courses: dict[tuple[int, int], Course] = {}
+        self._inside: dict[tuple[Place, Place], Course] = {}
+        self._between: dict[tuple[int, int], Course] = {}
+        self._leaving = [self._made(self._paths.leaving(place)) for place in site.places]
+        self._entering = [self._made(self._paths.entering(place)) for place in site.places]
 
     def sums(self, ranks: Iterable[int]) -> Sums:
         return self._paths.sums([self._places[rank] for rank in ranks])
 
     def course(self, src: int, dst: int) -> Course:
-        course = self._courses.get((src, dst))
-        if course is None:
-            course = self._courses[src, dst] = self._made(
-                self._paths.route(self._places[src], self._places[dst])
-            )
-        return course
+        a, b = self._places[src], self._places[dst]
+        if a.host == b.host:
+            if (a, b) not in self._inside:
+                self._inside[a, b] = self._made(self._paths.route(a, b))
+            return self._inside[a, b]
+        hosts = a.host, b.host
+        if hosts not in self._between:
+            self._between[hosts] = self._made(self._paths.between(*hosts))
+        first, course, last = self._leaving[src], self._between[hosts], self._entering[dst]
+        if not first.lanes and not last.lanes:
+            return course
+        return Course(
+            first.lanes + course.lanes + last.lanes,
+            first.turn + course.turn,
+            max(first.latency, course.latency, last.latency),
+        )
 
     def _made(self, route: Route) -> Course:
         into = [way for way in route.into if way not in route.out]
@@ -88,14 +104,12 @@ class Wires:
 class Flight:
     """A message on its way, and how far it has come."""
 
-    __slots__ = ("arrival", "course", "deliver", "message", "passed")
+    __slots__ = ("arrival", "course", "dst", "message", "passed")
 
-    def __init__(
-        self, message: Message, course: Course, deliver: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, message: Message, dst: int, course: Course) -> None:
         self.message = message
+        self.dst = dst
         self.course = course
-        self.deliver = deliver
         self.passed = 0  # lanes that its first byte has left behind
         self.arrival: Seconds = 0.0  # of its last byte, as far as these lanes tell
 
@@ -112,7 +126,7 @@ class WiredComm(VirtualComm):
         self.traffic.nbytes += data.nbytes
         message = Message(self.rank, tag, version, data)
         course = world.wires.course(self.rank, dst)
-        flight = Flight(message, course, world.comms[dst]._deliver)
+        flight = Flight(message, dst, course)
         go = self._pass if world.sharing is None else self._share
         if self._work is None:
             go(flight)
@@ -136,7 +150,7 @@ class WiredComm(VirtualComm):
                 flight.passed = number + 1
                 world._at(then, self._pass, flight)
                 return
-        world._at(flight.arrival, flight.deliver, message)
+        world._at(flight.arrival, world.comms[flight.dst]._deliver, message)
 
     def _share(self, flight: Flight) -> None:
         """Pass as fast as others let it; the last byte comes a latency later."""
@@ -150,7 +164,8 @@ class WiredComm(VirtualComm):
         def passed(began: Seconds) -> None:
             if self.traffic.timeline is not None:
                 self.traffic.timeline.note("s", began, world.now)
-            world._at(world.now + course.latency, flight.deliver, message)
+            deliver = world.comms[flight.dst]._deliver
+            world._at(world.now + course.latency, deliver, message)
 
         ways: dict[Hashable, float] = {lane: lane.bandwidth for lane in course.lanes}
-        world.sharing.begin(course, ways, message.data.nbytes, passed)
+        world.sharing.begin((self.rank, flight.dst), ways, message.data.nbytes, passed)
