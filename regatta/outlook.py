@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # who only looks on does without PyTorch
 
 SHORT = 5.0  # seconds: of a simulation that takes less nothing need be said
 _EVERY = 0.1  # seconds from look to look
-_REHEARSAL = 0.3  # seconds; and at least two gradients, however long they take
+_REHEARSAL = 0.2  # seconds after the first turn; and one turn more, however long it takes
 _FORWARD = 1 / 3  # of a gradient's time: what evaluating a sample takes, more or less
 _NEVER = 1e12  # epochs
 
@@ -29,7 +29,7 @@ class Share:
 
     done: float  # 1: all of it
     seconds: Seconds  # on the wall, since it began
-    turns: int  # of all workers that have begun; timing only: of the first
+    turns: int  # of all workers; timing only: of the first
     resident: int  # bytes of this process
 
     @property
@@ -44,11 +44,12 @@ class Pulse:
     def __init__(self, callers: int, tell: Callable[[Share], None]) -> None:
         self._callers, self._tell = callers, tell
         self._meters = Meters("cpu")
-        self._turns = -1  # the one that is about to begin is not done
+        self._turns = 0
         self._began = self._due = time.perf_counter()
 
     def __call__(self, rank: Rank) -> None:
-        self._turns += 1
+        if rank.replica.turns:  # it has ended one and begins another
+            self._turns += 1
         now = time.perf_counter()
         if now >= self._due:
             self._due = now + _EVERY
@@ -74,7 +75,10 @@ class Outlook:
 
 
 def outlook(run: Run, timing_only: bool = False) -> Outlook:
-    """Of a simulation, from its first moments, which are played and thrown away."""
+    """Of a simulation, from its first moments, which are played and thrown away.
+
+    The very first turn is slower than others, and does not count.
+    """
     from regatta.config import Checkpointing, Evaluation
     from regatta.runs import simulate
     from regatta.worlds.memory import give_back_freed_memory
@@ -86,9 +90,9 @@ def outlook(run: Run, timing_only: bool = False) -> Outlook:
         for each in seen:
             if isinstance(each, Started):
                 samples[:] = each.train_samples, each.eval_samples or 0
-            if isinstance(each, Share):
+            if isinstance(each, Share) and each.turns:  # before, all workers fetch their batches
                 shares.append(each)
-                if len(shares) > 2 and each.seconds > _REHEARSAL:
+                if each.turns > shares[0].turns and each.seconds > shares[0].seconds + _REHEARSAL:
                     raise _Enough
 
     rehearsed = replace(
@@ -102,7 +106,7 @@ def outlook(run: Run, timing_only: bool = False) -> Outlook:
     with suppress(_Enough):
         simulate(rehearsed, None, timing_only, look)
         return Outlook(time.perf_counter() - began, Meters("cpu").resident_bytes())
-    _, first, *_, last = shares  # the very first turn is slower than others
+    first, last = shares[0], shares[-1]
     seconds = (last.seconds - first.seconds) / (last.done - first.done)
     if timing_only:
         return Outlook(seconds, last.resident)

@@ -29,7 +29,8 @@ from regatta.worlds.launch import launch
 from regatta.worlds.processes import run_blocking
 
 _WARM_UP = 2
-_STARTS = 5
+_STARTS = (2, 5)  # at least and at most; one for each so many seconds of measuring
+_START_SECONDS = 0.2
 _FEWEST, _MOST = 3, 500  # repeats of anything in a start
 _SMALLEST = 4096  # bytes of a message: smaller ones travel with their header
 _NEVER = 1e12  # epochs
@@ -37,12 +38,12 @@ _NEVER = 1e12  # epochs
 Timed = Callable[[], Coroutine[None, None, Seconds]]
 
 
-def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds = 1.0) -> Measured:
-    """`seconds` of measuring for every kind of work and every minibatch.
-
-    In several fresh starts: where memory comes to lie is luck that lasts as long as a process.
-    """
-    run = replace(
+def to_measure(run: Run, workers: int, minibatches: tuple[int, ...]) -> Run:
+    """By workers of which nobody evaluates anything."""
+    for minibatch in minibatches:
+        if minibatch < 1:
+            raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
+    return replace(
         run,
         strategy=AllReduce() if workers > 1 else Single(),
         workers=workers,
@@ -50,12 +51,18 @@ def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds
         recording=Recording(usage=0, spans=0),
         evaluation=Evaluation(every=_NEVER),
     )
-    for minibatch in minibatches:
-        if minibatch < 1:
-            raise ValueError(f"a minibatch of {minibatch}: it must be 1 or more")
-    arguments = run, tuple(sorted(set(minibatches))), seconds / _STARTS
-    starts = [launch(workers, _measure, arguments) for _ in range(_STARTS)]
-    return _together(starts)
+
+
+def probe(run: Run, workers: int, minibatches: tuple[int, ...], seconds: Seconds = 1.0) -> Measured:
+    """`seconds` of measuring for every kind of work and every minibatch.
+
+    In several fresh starts: where memory comes to lie is luck that lasts as long as a process.
+    """
+    run = to_measure(run, workers, minibatches)
+    fewest, most = _STARTS
+    count = min(max(round(seconds / _START_SECONDS), fewest), most)
+    arguments = run, tuple(sorted(set(minibatches))), seconds / count
+    return _together([launch(workers, _measure, arguments) for _ in range(count)])
 
 
 @dataclass

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from commands import once
+from commands import once, regatta
 
 from regatta.race.foretold import foretold, orders
 from regatta.race.outcome import of_race
@@ -34,6 +34,8 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     here, race = given.out / "here.toml", given.out / "race"
     once(here, "probe", "frames", "--seconds", "2")
+    if race.exists() and not (race / "report.html").exists():  # it was broken off
+        regatta("race", "frames", "--out", race, "--resume")
     once(
         race, "race", "frames", "--both", "--cluster", here, "--oversubscribe",
         "--strategies", STRATEGIES, "--seeds", str(given.seeds), "--target", str(TARGET),

@@ -311,8 +311,8 @@ class TestRecorded:
 def test_a_machine_is_measured():
     from regatta.recipes import load
 
-    found = probe(load("teacher"), 2, (16, 64), seconds=0.02)
-    assert set(found.alone) == set(found.together) == {16, 64}
+    found = probe(load("teacher"), 2, (16, 512), seconds=0.1)
+    assert set(found.alone) == set(found.together) == {16, 512}
     starts = [start for starts in found.together.values() for start in starts]
     for times in (found.steps, found.merges, found.exchanges, *starts):
         assert len(times) == 2
@@ -321,15 +321,18 @@ def test_a_machine_is_measured():
     assert max(n for n, _ in found.sums) == found.nbytes
     cluster = fitted(found, devices=2).cluster
     assert cluster.sum_bandwidth > 0
-    assert cluster.computing(0, 2)(Load(samples=64)) > cluster.computing(0, 2)(Load(samples=16))
+    assert cluster.computing(0, 2)(Load(samples=512)) > cluster.computing(0, 2)(Load(samples=16))
     assert torch.get_num_threads() >= 1
 
 
 @pytest.mark.real
 def test_the_command_writes_a_cluster_that_simulates(tmp_path):
-    told = command("probe", "teacher", "--seconds", "0.02", "-o", "here.toml", cwd=tmp_path)
+    words = ["probe", "teacher", "--seconds", "0.02", "--explain", "-o", "here.toml"]
+    told = command(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert "GB/s" in told.stdout
+    assert "a sum of 2 workers: sum_latency + " in told.stdout
+    assert "/ gather_bandwidth" in told.stdout
     words = ["simulate", "teacher", "-s", "all-reduce", "-n", "2", "--timing-only", "--json"]
     told = command(*words, "--cluster", "here.toml", cwd=tmp_path)
     assert json.loads(told.stdout)["throughput"] > 0

@@ -29,10 +29,10 @@ def explain_race(race: Race) -> None:
     alike: dict[tuple[str, ...], list[str]] = {}
     for lane, label in zip(race.lanes, label_lanes(race.lanes), strict=True):
         if lane.world == VIRTUAL:
-            lines = _lines(race.run(lane, race.seeds[0]), sources_of(lane.cluster))
-            alike.setdefault(tuple(lines), []).append(label)
-    for told, labels in alike.items():
-        _say("; ".join(labels), told)
+            figures = _lines(race.run(lane, race.seeds[0]), sources_of(lane.cluster))
+            alike.setdefault(tuple(figures), []).append(label)
+    for lines, labels in alike.items():
+        _say("; ".join(labels), lines)
 
 
 def sources_of(cluster: str | None) -> dict[str, str]:

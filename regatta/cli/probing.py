@@ -101,6 +101,7 @@ def _measured(
 ) -> tuple[Run, Fitted, str]:
     from regatta.cluster.probe import fitted
     from regatta.probing import probe as measure
+    from regatta.probing import to_measure
     from regatta.resolve import resolve
 
     run = resolve(recipe, None, settings, None, None, None, threads)
@@ -116,7 +117,7 @@ def _measured(
     title = f"{recipe} on {workers} of {devices} devices, minibatches {', '.join(map(str, sizes))}"
     with nullcontext() if as_json else out.status("measuring what workers do"):
         fit = fitted(measure(run, workers, sizes, seconds), devices)
-    return replace(run, workers=workers), fit, title
+    return to_measure(run, workers, sizes), fit, title
 
 
 def _sizes(text: str | None, usual: int) -> tuple[int, ...]:

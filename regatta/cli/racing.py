@@ -84,26 +84,26 @@ def race(
     as_json: AsJson = False,
 ) -> None:
     """Race several strategies to one target: a table, a verdict and a report."""
+    _warm_up(simulated)
+    chosen = sharing(oversubscribe, beginning_with(source, settings))
+    given = [*chosen, *_as_settings(price, threads)]
+    worlds = _worlds(simulated, both, cluster, explain and not resume)
+    asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
+    if resume:
+        _refuse_options(*asked, *given, cluster, simulated, both)
+        entered, folder = _there(recipe, out_folder)
+    else:
+        entered = _entered(recipe, given, worlds, _clusters(cluster), *asked)
+        folder = out_folder or _next_folder(recipe)
+    _run(entered, folder, resume, as_json)
+    _show(folder, as_json, entered if explain else None)
+
+
+def _warm_up(simulated: bool) -> None:
     from regatta.worlds import warm_up
 
     if not simulated:
         warm_up()
-    if explain and not (simulated or both or resume):
-        raise ValueError("--explain is for --simulate or --both: what processes do is measured")
-    chosen = sharing(oversubscribe, beginning_with(source, settings))
-    given = [*chosen, *_as_settings(price, threads)]
-    worlds, clusters = _worlds(simulated, both, cluster), _clusters(cluster)
-    asked = (strategies, workers, minibatches, seeds, seed, target, last, tune)
-    if resume:
-        _refuse_options(*asked, *given, *clusters, simulated, both)
-        entered, folder = _there(recipe, out_folder)
-    else:
-        entered = _entered(recipe, given, worlds, clusters, *asked)
-        folder = out_folder or _next_folder(recipe)
-    _run(entered, folder, resume, as_json)
-    _show(folder, as_json)
-    if explain and not as_json:
-        explain_race(entered)
 
 
 def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
@@ -169,8 +169,8 @@ def _next_folder(recipe: str) -> Path:
     return next_free(Path("races"), Path(recipe.partition(":")[0]).stem)
 
 
-def _show(folder: Path, as_json: bool) -> None:
-    """The table, the verdict, and where the report is."""
+def _show(folder: Path, as_json: bool, explained: Race | None = None) -> None:
+    """The table, the verdict, where the report is, and what was charged."""
     from regatta.display import race_table, shown
     from regatta.race.outcome import of_race
     from regatta.race.verdict import verdict
@@ -194,6 +194,8 @@ def _show(folder: Path, as_json: bool) -> None:
     say_what_was_not_read(outcome.complaints)
     out.print(verdict(outcome), style="bold", markup=False, soft_wrap=True)
     out.print(f"Report: {report}", markup=False, soft_wrap=True)
+    if explained is not None:
+        explain_race(explained)
 
 
 def _entered(
@@ -227,13 +229,15 @@ def _entered(
     return Race(absolute(recipe), lanes, drawn, goal, lasting, tune or 0, for_all)
 
 
-def _worlds(simulated: bool, both: bool, cluster: str | None) -> list[str]:
+def _worlds(simulated: bool, both: bool, cluster: str | None, explain: bool) -> list[str]:
     from regatta.race.entries import PROCESSES, VIRTUAL
 
     if both:
         return [PROCESSES, VIRTUAL]
     if cluster is not None and not simulated:
         raise ValueError("--cluster is for --simulate or --both: processes run on this machine")
+    if explain and not simulated:
+        raise ValueError("--explain is for --simulate or --both: processes are not charged")
     return [VIRTUAL if simulated else PROCESSES]
 
 

@@ -19,10 +19,9 @@ class Team:
     __slots__ = ("_comm", "followers", "leads", "members", "name")
 
     def __init__(self, comm: Comm) -> None:
-        teams = [(name, ranks) for name, ranks in comm.groups.items() if name != WORLD]
-        mine = [team for team in teams if comm.rank in team[1]]
+        mine = (team for team in comm.groups.items() if team[0] != WORLD and comm.rank in team[1])
         self._comm = comm
-        self.name, self.members = mine[0] if mine else ("", (comm.rank,))
+        self.name, self.members = next(mine, ("", (comm.rank,)))
         self.leads = comm.rank == self.members[0]
         self.followers = self.members[1:]
 
