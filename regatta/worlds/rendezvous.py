@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psutil
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it without saying so
 
 from regatta.comm import WorldFailed
 from regatta.worlds.started import ADDRESS, INTERFACE, Place, is_loopback
@@ -45,7 +46,7 @@ def join(rank: int, size: int, device: str, **where: Any) -> None:
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=PATIENCE, **where)
 
 
-def _opened(place: Place) -> dist.TCPStore:
+def _opened(place: Place) -> TCPStore:
     """A store on one address: left to itself it would listen on every interface."""
     where = f"{place.address}:{place.port}"
     try:
@@ -67,7 +68,7 @@ def _opened(place: Place) -> dist.TCPStore:
     return _store(place, PATIENCE, master_listen_fd=listener.detach())
 
 
-def _found(place: Place) -> dist.TCPStore:
+def _found(place: Place) -> TCPStore:
     """Rank 0's store, once that is there."""
     where = f"{place.address}:{place.port}"
     deadline, told = time.monotonic() + _TO_MEET, False
@@ -89,8 +90,8 @@ def _found(place: Place) -> dist.TCPStore:
             return store
 
 
-def _store(place: Place, patience: timedelta, **more: Any) -> dist.TCPStore:
-    return dist.TCPStore(
+def _store(place: Place, patience: timedelta, **more: Any) -> TCPStore:
+    return TCPStore(
         place.address,
         place.port,
         place.size,
@@ -101,7 +102,7 @@ def _store(place: Place, patience: timedelta, **more: Any) -> dist.TCPStore:
     )
 
 
-def _wait_for_all(place: Place, store: dist.TCPStore) -> None:
+def _wait_for_all(place: Place, store: TCPStore) -> None:
     """Whoever does not come is named, instead of being waited for for ever."""
     store.set(_here(place.rank), "")
     missing = list(range(place.size))
