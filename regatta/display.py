@@ -110,7 +110,8 @@ class Display:
             return
         newest = max(self._now.values(), key=lambda event: event.time)
         done = sum(event.samples for event in self._now.values())
-        parts = [f"{newest.time:.0f} s, {done:,} samples"]
+        parts = [text for text in (self._simulated(),) if text]  # a line may be cut off
+        parts.append(f"{newest.time:.0f} s, {done:,} samples")
         if newest.loss is not None:
             parts.append(f"loss {newest.loss:.4f}")
         parts += [text for text in (self._goal(), self._rest(), self._ranks()) if text]
@@ -126,9 +127,7 @@ class Display:
 
     def _rest(self) -> str:
         """How long it takes at most, as things go: the target may come sooner."""
-        if self._share is not None:
-            return self._simulated()
-        last = self._last
+        last = self._last if self._share is None else None
         if last is None or self._epochs is None or not 0 < last.epoch < self._epochs:
             return ""
         return f"{last.training * (self._epochs / last.epoch - 1):.0f} s left at most"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # who only looks on does without PyTorch
 SHORT = 5.0  # seconds: of a simulation that takes less nothing need be said
 _EVERY = 0.1  # seconds from look to look
 _REHEARSAL = 0.2  # seconds after the first turn; and one turn more, however long it takes
+_SETTLED = 1.0  # seconds, before which nobody can say what is left
 _FORWARD = 1 / 3  # of a gradient's time: what evaluating a sample takes, more or less
 _NEVER = 1e12  # epochs
 
@@ -34,8 +35,9 @@ class Share:
 
     @property
     def left(self) -> Seconds | None:
-        """As things go; a target may come sooner."""
-        return self.seconds * (1 / self.done - 1) if self.done else None
+        """As things go, once they go; a target may come sooner."""
+        known = self.done > 0 and self.seconds >= _SETTLED
+        return self.seconds * (1 / self.done - 1) if known else None
 
 
 class Pulse:

@@ -10,7 +10,17 @@ import torch.distributed as dist
 from real import command
 from typer.testing import CliRunner
 
-from regatta.benchmarks import NAMES, Case, Result, load, median_interval, report, run, tracked
+from regatta.benchmarks import (
+    NAMES,
+    Case,
+    Result,
+    load,
+    median_interval,
+    report,
+    run,
+    tracked,
+    virtual,
+)
 from regatta.benchmarks.account import account
 from regatta.benchmarks.duel import Duel, Lap, between_peers, duel
 from regatta.benchmarks.memory import Peak, memory, proportional_bytes
@@ -95,6 +105,17 @@ def test_unknown_benchmarks_and_too_few_pairs_are_refused():
         run("memry", 2, None)
     with pytest.raises(ValueError, match="2 or more"):
         run("memory", 1, None)
+
+
+def test_a_long_simulation_is_held_to_its_time(monkeypatch):
+    monkeypatch.setattr(virtual, "_RANKS", 8)
+    monkeypatch.setattr(virtual, "_STEPS", 50)
+    case = virtual._steps(times=2)
+    assert case.name == "8 ranks x 50 all-reduce steps"
+    assert case.holds  # a minute for 400 steps
+    assert 0 < case.ratio < 1
+    monkeypatch.setattr(virtual, "_STEPS_SECONDS", 1e-6)
+    assert not virtual._steps(times=2).holds
 
 
 # -- the network of sequences ---------------------------------------------------------------

@@ -159,7 +159,15 @@ def test_the_live_line_tells_what_is_left():
     display([progress, share(0.5, 20.0)])
     text = str(display._status.status)
     display.close()
-    assert "50% simulated, about 20 s left at most, 400 MB" in text
+    assert text == "ring: 50% simulated, about 20 s left at most, 400 MB, 1 s, 4 samples"
+
+
+def test_nobody_knows_at_once(monkeypatch):
+    display, _ = a_display(terminal=True)
+    display([share(0.001, 0.1)])
+    assert share(0.001, 0.1).left is None
+    assert "simulated" not in str(display._status.status)
+    display.close()
 
 
 WORDS = ["simulate", "teacher", "--set", "stop.epochs=0.1", "-s", "all-reduce", "-n", "2"]

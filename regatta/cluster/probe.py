@@ -134,12 +134,12 @@ class _Fit:
     def _vectors(self) -> None:
         """Measured while all workers do so: the clock makes them as slow again."""
         found = self._measured
-        for name, times in (
-            ("step_bandwidth", found.steps),
-            ("gather_bandwidth", found.gathers),
-            ("merge_bandwidth", found.merges),
+        for name, times, middle in (
+            ("step_bandwidth", found.steps, _usual),
+            ("gather_bandwidth", found.gathers, median),  # differences: some are below zero
+            ("merge_bandwidth", found.merges, _usual),
         ):
-            seconds = fmean(map(_usual, times)) / self._crowded
+            seconds = fmean(map(middle, times)) / self._crowded
             bandwidth = found.nbytes / seconds if seconds > found.nbytes / _AT_ONCE else _AT_ONCE
             count = sum(map(len, times))
             self._tell(name, bandwidth, f"{count} times {found.nbytes:,} bytes")
