@@ -27,6 +27,7 @@ export SLURM_CONF=$PLACE/slurm.conf
 export PYTHONPATH=$HERE/..${PYTHONPATH:+:$PYTHONPATH}
 
 stop() {
+    scancel --partition=all 2> /dev/null && sleep 1
     for daemon in slurmd slurmctld munged; do
         if [ -s "$PLACE/$daemon.pid" ]; then kill "$(cat "$PLACE/$daemon.pid")" 2> /dev/null || true; fi
     done
@@ -100,7 +101,7 @@ trains() { grep -qs '"progress"' "$1/events.jsonl"; }
 
 leave_and_go_on() { # NAME STRATEGY
     local run=$PLACE/$1 job
-    set -- "$1" train teacher -s "$2" --set stop.epochs=80 --set stop.target=none
+    set -- "$1" train teacher -s "$2" --set stop.epochs=4 --set stop.target=none
     say "$2 $3 $4 $5: the batch script"
     regatta launch slurm --tasks 2 --sbatch "--output=$PLACE/$1.out" -o "$1.sh" -- "${@:2}" -o "$run"
     sed "s#$PLACE#FOLDER#g; s#$PYTHON#python3#g" "$1.sh"

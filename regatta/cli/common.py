@@ -147,6 +147,11 @@ def cores() -> int:
 
 
 def warn_of_crowding(run: Run) -> None:
+    """Not of ranks that their starter has bound: each of them sees its own cores alone."""
+    from regatta.worlds import started
+
+    if started.place() is not None and cores() < (os.cpu_count() or 1):
+        return
     if run.device == "cpu" and run.num_ranks * run.threads > cores():
         err.print(
             f"[yellow]note:[/yellow] {run.strategy.name} has {run.num_ranks} ranks of "
