@@ -114,7 +114,7 @@ SCHEMA = {
     "usage": "rank time interval cpu gpu memory",
     "spans": "rank time kinds starts ends",
     "rank_ended": "rank time role turns steps samples computing waiting messages bytes dropped "
-    "staleness digest audio joules",
+    "staleness digest audio joules preempted",
     "ended": "rank time training reason samples results",
 }
 
