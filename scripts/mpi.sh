@@ -12,6 +12,7 @@ PYTHON=$(command -v "${PYTHON:-python3}")
 HERE=$(cd "$(dirname "$0")" && pwd)
 PLACE=$(mktemp -d)
 trap 'rm -rf "$PLACE"' EXIT
+trap 'exit 1' INT TERM
 export PYTHONPATH=$HERE/..${PYTHONPATH:+:$PYTHONPATH}
 export TERM=dumb # mpirun gives its ranks a terminal; plain lines are easier to keep
 WORDS=(train teacher --set stop.epochs=4 --set stop.target=none --resumable)

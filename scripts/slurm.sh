@@ -2,7 +2,9 @@
 # A real Slurm of one node, in a folder of its own: a job that is asked to leave in the middle goes
 # back into the queue by itself and ends with the weights of a run that nobody asked.
 #
-#     scripts/slurm.sh            # PYTHON=.venv/bin/python, if another python3 has Regatta
+#     scripts/slurm.sh                             # all-reduce
+#     scripts/slurm.sh averaging:period=16         # others, one job after the other
+#     PYTHON=.venv/bin/python scripts/slurm.sh     # if another python3 has Regatta
 #
 # Needs root and Debian's packages slurm-wlm and munge (or others' of the same programs), and installs
 # nothing. Everything listens on loopback, and is stopped in the end.
@@ -35,6 +37,7 @@ stop() {
     rm -rf "$PLACE"
 }
 trap stop EXIT
+trap 'exit 1' INT TERM
 
 say() { echo; echo "== $*"; }
 
@@ -123,6 +126,7 @@ leave_and_go_on() { # NAME STRATEGY
     regatta replay "$run" | tail -n 1
 }
 
-leave_and_go_on first all-reduce
-leave_and_go_on second averaging:period=16
-say "both ended as if undisturbed"
+for strategy in "${@:-all-reduce}"; do
+    leave_and_go_on "${strategy%%:*}" "$strategy"
+done
+say "ended as if undisturbed"
