@@ -190,7 +190,7 @@ def test_torchrun_with_the_wrong_number_is_refused(tmp_path):
     words = ("train", RECIPE, "-s", "all-reduce", "-n", "3", "-o", tmp_path / "run")
     done = torchrun(2, *words)
     assert done.returncode == 1
-    assert "needs 3 processes, but 2 were started" in done.stderr
+    assert "needs 3 processes, but torchrun started 2" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
