@@ -1,12 +1,37 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and what is said when a disk does not take them."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 SUFFIX = ".partial"  # of what is being written
+
+
+class CannotWrite(OSError):
+    """A disk that is full or broken: told in one line that names the file."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system says meanwhile is told of this file."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def cannot_write(path: Path, error: OSError) -> CannotWrite:
+    return CannotWrite(error.errno, f"cannot write to {path}: {error.strerror or error}")
 
 
 def write_aside(path: Path, content: Any, durable: bool = True) -> None:
@@ -23,5 +48,16 @@ def write_aside(path: Path, content: Any, durable: bool = True) -> None:
                 os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(error.errno, f"cannot write to {path}: {error.strerror}") from None
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise cannot_write(path, error) from None
+
+
+def append(file: int, line: bytes, path: Path) -> None:
+    """One write to a file that ranks share: the kernel appends it whole, or the disk is full."""
+    try:
+        written = os.write(file, line)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    if written < len(line):
+        raise CannotWrite(errno.ENOSPC, f"cannot write to {path}: there is no room for a line")

@@ -11,8 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from regatta import plain
+from regatta.aside import append, write_aside, writing
 
 Kind = Literal["recv", "poll", "stop"]
 KINDS: tuple[Kind, ...] = ("recv", "poll", "stop")
@@ -50,7 +54,9 @@ class Recorder(Live):
     """Chance decides, and every outcome is written down."""
 
     def __init__(self, path: Path, rank: int) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._path = path
+        with writing(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._rank = rank
         self._segment = 0
         self._pending: dict[Kind, list[int]] = defaultdict(list)
@@ -66,15 +72,17 @@ class Recorder(Live):
             self.flush()
 
     def close(self) -> None:
-        self.flush()
-        os.close(self._file)
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)
 
     def flush(self) -> None:
         for kind, outcomes in self._pending.items():
             if outcomes:
                 line = {"segment": self._segment, "rank": self._rank, kind: outcomes}
-                # One write a line: the kernel appends it whole, whatever other ranks write.
-                os.write(self._file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+                text = json.dumps(line, separators=(",", ":")) + "\n"
+                append(self._file, text.encode(), self._path)
         self._pending.clear()
 
 
@@ -110,27 +118,58 @@ class Replayer:
 Recorded = dict[tuple[int, int, Kind], list[int]]
 
 
+@dataclass(frozen=True)
+class _Line:
+    segment: int
+    rank: int
+    recv: list[int] | None = None
+    poll: list[int] | None = None
+    stop: list[int] | None = None
+
+
 def read(path: Path) -> Recorded:
     recorded: Recorded = defaultdict(list)
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: without it nobody knows what chance did") from None
+    for number, text in enumerate(lines, 1):
         try:
-            line = json.loads(text)
-            kind = next(kind for kind in KINDS if kind in line)
-            recorded[line["segment"], line["rank"], kind] += line[kind]
-        except (ValueError, KeyError, StopIteration) as error:
+            line = _parsed(text)
+        except ValueError as error:
             raise ValueError(f"{path}:{number} is not a record of choices ({error})") from None
+        for kind in KINDS:
+            recorded[line.segment, line.rank, kind] += getattr(line, kind) or ()
     return recorded
 
 
-def forget_from(path: Path, segment: int) -> None:
-    """Drop what a broken-off run recorded after its last checkpoint."""
+def _parsed(text: str) -> _Line:
+    values = plain.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    line = plain.made(_Line, values)
+    outcomes = [line.recv, line.poll, line.stop]
+    if all(each is None for each in outcomes):
+        raise ValueError(f"it holds none of {', '.join(KINDS)}")
+    if min(line.segment, line.rank, *(line.recv or ())) < 0:
+        raise ValueError("segments and ranks are numbered from 0")
+    return line
+
+
+def forget_from(path: Path, segment: int) -> list[str]:
+    """Drop what a broken-off run recorded after its last checkpoint; tells what is damaged."""
     if not path.exists():
-        return
-    kept = [
-        line
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n") and json.loads(line)["segment"] < segment
-    ]
-    aside = path.with_suffix(".tmp")
-    aside.write_text("".join(kept))
-    aside.replace(path)
+        return []
+    kept, damaged = [], 0
+    for text in path.read_bytes().split(b"\n")[:-1]:  # what a kill has cut short came last
+        try:
+            if _parsed(text.decode()).segment < segment:
+                kept.append(text + b"\n")
+        except ValueError:
+            damaged += 1
+    write_aside(path, b"".join(kept))
+    if not damaged:
+        return []
+    return [f"{path}: {damaged} damaged lines are left out: this run cannot be replayed any more"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from regatta import config, folders, recipes
+from regatta import config, folders, plain, recipes
 from regatta.cluster import CLUSTERS, Cluster, machines
 from regatta.config import Run
 
@@ -57,11 +56,12 @@ def resumed_plan(
 ) -> folders.Plan:
     if folder is None:
         raise ValueError("--resume needs --out: the folder of the run to go on with")
-    plan, stored = folders.open_plan(folder)
+    stored = folders.read_stored(folder)
     if stored["world"] != "processes":
         raise ValueError(f"{folder} was simulated, and a simulation cannot be resumed: run it anew")
-    if recipes.absolute(recipe) != stored["recipe"]:
+    if recipes.absolute(recipe) != stored["recipe"]:  # whose file has not been executed yet
         raise ValueError(f"{folder} was made by recipe {stored['recipe']}, not {recipe}")
+    plan, _ = folders.open_plan(folder)
     run = plan.run
     if strategy is not None and config.component("strategy", strategy) != run.strategy:
         raise ValueError(f"{folder} was trained by {run.strategy}; leave --strategy out")
@@ -113,8 +113,11 @@ def load_cluster(name: str) -> Cluster:
         values = _READERS[path.suffix](path.read_text())
     except OSError as error:
         raise ValueError(f"cluster file {path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"cluster file {path} is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"cluster file {path} cannot be read: {error}") from None
+        reason = plain.shortened(plain.printable(str(error)))
+        raise ValueError(f"cluster file {path} cannot be read: {reason}") from None
     return _cluster(values, str(path))
 
 
@@ -128,7 +131,7 @@ def _yaml(text: str) -> Any:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    ".toml": tomllib.loads, ".json": json.loads, ".yaml": _yaml, ".yml": _yaml,
+    ".toml": tomllib.loads, ".json": plain.loads, ".yaml": _yaml, ".yml": _yaml,
 }  # fmt: skip
 
 
@@ -136,34 +139,18 @@ _LIKE = {
     "curve": "like [[32, 0.004], [256, 0.02]]",
     "paces": "like [1.0, 1.02]",
     "faults": 'like ["crash rank=1 at=4"]',
-    str: "text",
-    bool: "true or false",
 }
 
 
-def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value as files have it can stand for a field: tuples are lists there."""
-    if get_origin(kind) is not tuple:
-        wanted = kind if kind in (str, bool) else int | float
-        return isinstance(value, wanted) and (kind is bool or not isinstance(value, bool))
-    inner, *others = get_args(kind)
-    is_pair = others != [...]
-    return (
-        isinstance(value, list)
-        and all(_fits(inner, each) for each in value)
-        and (not is_pair or len(value) == 1 + len(others))
-    )
-
-
 def _cluster(values: Any, path: str) -> Cluster:
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ValueError(f"cluster file {path} must hold fields of a cluster by name")
     hints = get_type_hints(Cluster)
     for name, value in values.items():
-        kind = hints.get(name, float)
-        if not _fits(kind, value):
-            what = _LIKE.get(name) or _LIKE.get(kind, "a number")
-            raise ValueError(f"cluster file {path}: {name} must be {what}, not {value!r}")
+        if not plain.fits(hints.get(name), value):
+            like = f", {_LIKE[name]}" if name in _LIKE else ""
+            complaint = plain.misfit(name, hints[name], value)
+            raise ValueError(f"cluster file {path}: {complaint}{like}")
     try:
         cluster: Cluster = config.from_plain(Cluster, values)
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import checkpoint, choices, config, recipes, start
+from regatta import checkpoint, choices, config, lock, recipes, start
+from regatta.aside import CannotWrite
 from regatta.choices import Chance, Live, Recorder, Replayer
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
-from regatta.events import Event, RankEnded, Tail, Writer
+from regatta.events import Event, RankEnded, Tail, Writer, mend
 from regatta.events import read as read_events
 from regatta.fingerprint import run_digest
-from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
+from regatta.folders import (
+    Plan,
+    Stops,
+    environment,
+    open_plan,
+    read_stored,
+    refuse_if_taken,
+    write_plan,
+)
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
@@ -40,6 +50,7 @@ Watcher = Callable[[list[Event]], None]
 
 
 def ignore(events: list[Event]) -> None: ...
+def silent(text: str) -> None: ...
 
 
 def refuse_if_not_in_layers(run: Run) -> None:
@@ -52,41 +63,62 @@ def refuse_if_not_in_layers(run: Run) -> None:
 # -- real ------------------------------------------------------------------------------------
 
 
-def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[RankEnded]:
-    """Train on processes of this machine, or as one rank of a world that torchrun started."""
+def train(
+    plan: Plan, resume: bool = False, watch: Watcher = ignore, tell: Callable[[str], None] = silent
+) -> list[RankEnded]:
+    """Train on processes of this machine, or as one rank of a world that torchrun started.
+
+    `tell` is told what was found damaged, and what is done about it.
+    """
     if plan.run.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     refuse_if_not_in_layers(plan.run)
     if environment_rank() is not None:
-        return [_train_as_rank(plan, resume, watch)]
-    resume_from: Path | None = None
+        return [_train_as_rank(plan, resume, watch, tell)]
+    with lock.held(plan.folder) as held:
+        plan, resume_from = _prepared(plan, resume, tell)
+        tail = Tail(plan.events)
+        sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
+        try:
+            return launch(
+                plan.run.num_ranks,
+                _rank_body,
+                (*sent, resume_from, held),
+                on_tick=lambda: watch(tail()),
+            )
+        except CannotWrite:
+            checkpoint.discard_unfinished(plan.checkpoints)  # it takes room and is worth nothing
+            raise
+
+
+def _prepared(plan: Plan, resume: bool, tell: Callable[[str], None]) -> tuple[Plan, Path | None]:
+    """By who holds the folder's lock."""
     if resume:
-        plan, resume_from = _take_up(plan)
-    else:
-        refuse_if_taken(plan.folder)
-        plan = replace(plan, run=start.pinned(plan.run, plan.folder))
-    tail = Tail(plan.events)
-    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
-    return launch(
-        plan.run.num_ranks, _rank_body, (*sent, resume_from), on_tick=lambda: watch(tail())
-    )
+        return _take_up(plan, tell)
+    refuse_if_taken(plan.folder)
+    return replace(plan, run=start.pinned(plan.run, plan.folder)), None
 
 
-def _take_up(plan: Plan) -> tuple[Plan, Path]:
+def _take_up(plan: Plan, tell: Callable[[str], None]) -> tuple[Plan, Path]:
     """Find the checkpoint to go on from; forget what a broken-off run did after it."""
     checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
+    path, complaints = checkpoint.newest_whole(plan.checkpoints)
     about = checkpoint.about(path)
     if about["run"] != run_digest(plan.run):
         raise ValueError(f"{path} belongs to a run that was configured differently")
     if about["ranks"] != plan.run.num_ranks:
         raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
+    checkpoint.set_aside_after(path)
+    checkpoint.take_up_best(path)
     segment = about["segment"]
-    choices.forget_from(plan.choices, segment)
+    complaints += choices.forget_from(plan.choices, segment)
+    complaints += mend(plan.events)
+    for complaint in complaints:
+        tell(complaint)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    before = open_plan(plan.folder)[1]
-    began, data = before.get("began"), before.get("data", "")
+    before = read_stored(plan.folder)
+    began, data = before["began"], before["data"]
     write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
     return plan, path
 
@@ -94,13 +126,16 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
+    _held: lock.Lock,  # for as long as this process lives
 ) -> RankEnded:  # fmt: skip
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
     return _play_process(Plan(recipe, run, folder, stops), resume_from)
 
 
-def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
+def _train_as_rank(
+    plan: Plan, resume: bool, watch: Watcher, tell: Callable[[str], None]
+) -> RankEnded:
     place = environment_rank()
     assert place is not None
     rank, size = place
@@ -110,25 +145,22 @@ def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
             f"{plan.run.num_ranks} processes, but {size} were started"
         )
     connect(rank, size, "env://", plan.run.device)
-    resume_from: Path | None = None
-    if rank == 0:
-        if resume:
-            plan, resume_from = _take_up(plan)
-        else:
-            refuse_if_taken(plan.folder)
-            plan = replace(plan, run=start.pinned(plan.run, plan.folder))
-    begins = plan.run.start
-    folder, resume_text, source, digest = _from_rank_0(
-        str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
-    )
-    begins = replace(begins, run=source, sha256=digest)
-    plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
-    if resume:  # as rank 0 has written it
-        plan, _ = open_plan(plan.folder)
-    tail = Tail(plan.events)
-    ended = _play_process(plan, Path(resume_text) if resume_text else None)
-    watch(tail())
-    return ended
+    with lock.held(plan.folder) if rank == 0 else nullcontext():
+        resume_from: Path | None = None
+        if rank == 0:
+            plan, resume_from = _prepared(plan, resume, tell)
+        begins = plan.run.start
+        folder, resume_text, source, digest = _from_rank_0(
+            str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
+        )
+        begins = replace(begins, run=source, sha256=digest)
+        plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
+        if resume:  # as rank 0 has written it
+            plan, _ = open_plan(plan.folder)
+        tail = Tail(plan.events)
+        ended = _play_process(plan, Path(resume_text) if resume_text else None)
+        watch(tail())
+        return ended
 
 
 def _from_rank_0(*texts: str) -> list[str]:
@@ -223,7 +255,7 @@ def _identity(data: Data) -> str:
 
 
 def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = open_plan(plan.folder)[1].get("data", "")
+    before = read_stored(plan.folder)["data"]
     if before != _identity(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
@@ -246,9 +278,17 @@ def simulate(
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
+    if plan is None:
+        return _simulate(run, None, timing_only, watch)
+    with lock.held(plan.folder):
+        refuse_if_taken(plan.folder)
+        return _simulate(run, plan, timing_only, watch)
+
+
+def _simulate(
+    run: Run, plan: Plan | None, timing_only: bool, watch: Watcher
+) -> tuple[list[RankEnded], list[Event]]:
     folder = plan.folder if plan else None
-    if folder is not None:
-        refuse_if_taken(folder)
     run, data = start.pinned(run, folder), _open_data(run)
     chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
     recorders: list[Recorder] = []

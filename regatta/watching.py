@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from regatta.display import Display
 from regatta.events import Ended, Event, Resumed, Started, Tail
+from regatta.folders import read_stored
 from regatta.race.course import FAILURE
 from regatta.race.entries import FILE, declared, home_of
 
@@ -73,9 +73,8 @@ def _display(folder: Path, events: list[Event], console: Console) -> Display | N
 
 def _epochs(folder: Path) -> float | None:
     try:
-        values = json.loads((folder / "run.json").read_text())
-        return float(values["run"]["stop"]["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(read_stored(folder)["run"]["stop"]["epochs"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -31,12 +31,15 @@ from regatta.cli.common import (
     err,
     out,
     prepare,
+    say_note,
+    say_what_was_not_read,
     sharing,
     warn_of_crowding,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from regatta.config import Run
+    from regatta.folders import Plan
 
 
 @app.command()
@@ -59,7 +62,7 @@ def train(
 
     if "RANK" not in os.environ:
         warm_up()  # while this process imports PyTorch for its own part
-    from regatta import folders, runs
+    from regatta import folders, lock
     from regatta.resolve import resolve, resumed_plan, with_workers
     from regatta.worlds.processes import environment_rank
 
@@ -70,6 +73,7 @@ def train(
         if source is not None:
             raise ValueError("a run goes on with its own weights: leave --from out")
         plan = resumed_plan(recipe, out_folder, strategy, workers, settings, target)
+        lock.refuse_if_held(plan.folder)
     else:
         chosen = beginning_with(source, settings)
         run = resolve(recipe, strategy, chosen, target, seed, device, threads)
@@ -77,25 +81,37 @@ def train(
             workers = place[1] - run.strategy.num_servers
         run = with_workers(run, workers, settings)
         plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
-        if place is None:
-            folders.refuse_if_taken(plan.folder)  # before anything is made for it
+        if place is None:  # before anything is made for it
+            lock.refuse_if_held(plan.folder)
+            folders.refuse_if_taken(plan.folder)
     speaks = (place is None or place[0] == 0) and not as_json
     if speaks:
         warn_of_crowding(plan.run)
     prepare([plan.run], speaks)
+    _train(plan, recipe, resume, speaks)
+    if place is None or place[0] == 0:
+        _print_summary(plan.events, plan.folder, as_json)
+
+
+def _train(plan: Plan, recipe: str, resume: bool, speaks: bool) -> None:
+    from regatta import runs
+    from regatta.aside import CannotWrite
+
     display = display_of(plan.run, speaks)
+    again = f"regatta train {recipe} --out {plan.folder} --resume"
     try:
-        runs.train(plan, resume, display or runs.ignore)
+        runs.train(plan, resume, display or runs.ignore, say_note)
     except RuntimeError:
         if speaks and any(plan.checkpoints.glob("[0-9]*")):
-            again = f"regatta train {recipe} --out {plan.folder} --resume"
             err.print(f"kept up to the last checkpoint; go on with: {again}", soft_wrap=True)
         raise
+    except CannotWrite as error:
+        is_kept = any(plan.checkpoints.glob("[0-9]*"))
+        then = f"go on with: {again}" if is_kept else f"delete {plan.folder} and begin anew"
+        raise CannotWrite(error.errno, f"{error}: make room there, then {then}") from None
     finally:
         if display is not None:
             display.close()
-    if place is None or place[0] == 0:
-        _print_summary(plan.events, plan.folder, as_json)
 
 
 @app.command()
@@ -120,18 +136,23 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Train under a virtual clock: the real mathematics, as many workers as you like."""
-    from regatta import folders, runs
+    from regatta import folders, lock, runs
+    from regatta.aside import CannotWrite
     from regatta.resolve import resolve, with_workers
 
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
+    lock.refuse_if_held(plan.folder)
     folders.refuse_if_taken(plan.folder)
     prepare([run], not as_json)
     display = display_of(run, not as_json)
     try:
         runs.simulate(run, plan, timing_only, display or runs.ignore)
+    except CannotWrite as error:
+        then = f"delete {plan.folder} and simulate again"
+        raise CannotWrite(error.errno, f"{error}: make room there, then {then}") from None
     finally:
         if display is not None:
             display.close()
@@ -179,10 +200,12 @@ def _explain(run: Run, cluster: str | None) -> None:
 
 def _print_summary(events: Path, folder: Path, as_json: bool) -> None:
     from regatta.display import summary_lines
-    from regatta.events import read
+    from regatta.events import read_what_there_is
     from regatta.metrics import summarise
 
-    summary = summarise(read(events))
+    log = read_what_there_is(events)
+    say_what_was_not_read(log.complaints)
+    summary = summarise(log.events)
     if as_json:
         print(json.dumps(asdict(summary) | {"folder": str(folder)}))
         return

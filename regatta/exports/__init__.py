@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from regatta.config import nearest
 from regatta.events import Event, Started, read_what_there_is
+from regatta.folders import read_stored
 from regatta.metrics import Summary, summarise
 
 
@@ -41,10 +41,10 @@ def source(folder: Path) -> Source:
     started = next(e for e in log.events if isinstance(e, Started))
     complaints, stored = list(log.complaints), {}
     try:
-        stored = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError) as error:
-        complaints.append(f"{folder / 'run.json'} cannot be read ({error})")
-    began = float(stored.get("began", 0.0)) if started.world == "processes" else 0.0
+        stored = read_stored(folder)
+    except ValueError as error:
+        complaints.append(str(error))
+    began = (stored.get("began") or 0.0) if started.world == "processes" else 0.0
     return Source(folder, log.events, summary, started, stored, began, complaints)
 
 

@@ -7,6 +7,7 @@ Every operation blocks inside `__await__`, so a coroutine never suspends. What w
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from regatta.choices import NOTHING, Chance, Live
 from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector, WorldFailed
@@ -180,21 +182,38 @@ class ProcessComm:
 
 def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
     """Join a world; its sockets stay on loopback unless GLOO_SOCKET_IFNAME says otherwise."""
-    if init_method.startswith("file:") or _is_loopback(os.environ.get("MASTER_ADDR", "")):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    address = os.environ.get("MASTER_ADDR", "")
+    is_here = init_method.startswith("file:") or _is_loopback(address)
+    if is_here:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, "lo")
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     try:
+        store = _store_on_loopback(rank, size) if is_here and init_method == "env://" else None
         dist.init_process_group(
-            backend, init_method=init_method, rank=rank, world_size=size, timeout=PATIENCE
-        )
-    except (RuntimeError, ValueError) as error:
+            backend, init_method=init_method if store is None else None, store=store,
+            rank=rank, world_size=size, timeout=PATIENCE,
+        )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
-            address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            where = f"{address}:{os.environ.get('MASTER_PORT')}"
             raise WorldFailed(
-                f"{address} is in use by another program: choose another MASTER_PORT "
+                f"{where} is in use by another program: choose another MASTER_PORT "
                 "(torchrun: --master-port)"
             ) from None
         raise
+
+
+def _store_on_loopback(rank: int, size: int) -> TCPStore | None:
+    """Where ranks meet. Left to itself, PyTorch would listen on every interface of the host."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun has made one
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener = None
+    if rank == 0:
+        family = socket.AF_INET6 if host == "::1" else socket.AF_INET
+        listener = socket.create_server((host, port), family=family).detach()
+    return TCPStore(host, port, size, is_master=rank == 0, master_listen_fd=listener)
 
 
 def _is_loopback(host: str) -> bool:

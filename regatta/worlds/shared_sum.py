@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regatta.comm import EMPTY, Traffic, Unwritten
+from regatta.comm import EMPTY, Traffic, Unwritten, WorldFailed
 from regatta.worlds.adding import PIECE, add_up, pieces_of, stripes_of
 from regatta.worlds.collectives import Finish
 from regatta.worlds.mailbox import Mailbox
@@ -115,10 +115,17 @@ class SharedSum:
         return total
 
     def _summands(self, tag: int, own: Tensor) -> list[Tensor]:
-        return [
+        summands = [
             own if n == self._me else self._mailbox.take_own(rank, tag)
             for n, rank in enumerate(self._ranks)
         ]
+        for rank, summand in zip(self._ranks, summands, strict=True):
+            if summand.numel() != own.numel() or summand.dtype != own.dtype:  # else it would spread
+                raise WorldFailed(
+                    f"rank {rank} adds {summand.numel()} numbers of {summand.dtype} to "
+                    f"{own.numel()} of {own.dtype}: ranks do not train the same model"
+                )
+        return summands
 
     def _tell(self, tag: int, data: Tensor) -> None:
         for rank in self._others:

@@ -1,0 +1,85 @@
+"""One input after the other: what came of each, in how long, and whether that is permitted."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regatta.comm import WorldFailed
+
+SECONDS = 2.0  # that an input may take
+_LONGEST = 2000  # letters that a message may have
+DECLARED = (ValueError, OSError, WorldFailed)  # told in one line, without a traceback
+
+Feed = Callable[[bytes], None]
+
+
+class Hang(BaseException):
+    """An input has taken too long."""
+
+
+@dataclass
+class Findings:
+    outcomes: Counter[str] = field(default_factory=Counter)
+    crashes: dict[str, tuple[bytes, str]] = field(default_factory=dict)  # the first of every kind
+    slowest: float = 0.0
+
+    def take(self, data: bytes, feed: Feed) -> None:
+        began = time.perf_counter()
+        outcome, account = _outcome(data, feed)
+        self.slowest = max(self.slowest, time.perf_counter() - began)
+        self.outcomes[outcome] += 1
+        if account:
+            self.crashes.setdefault(account.splitlines()[0], (data, account))
+
+    @property
+    def number(self) -> int:
+        return sum(self.outcomes.values())
+
+
+def _outcome(data: bytes, feed: Feed) -> tuple[str, str]:
+    """In a word; and an account, if that must not be."""
+    try:
+        with time_limit():
+            feed(data)
+    except DECLARED as error:
+        message = str(error)
+        if "\n" in message or len(message) > _LONGEST or not message.strip():
+            return "CRASH", f"a message of {len(message)} letters in lines: {where(error)}"
+        return type(error).__name__, ""
+    except (Exception, Hang) as error:
+        return "CRASH", f"{type(error).__name__} at {where(error)}\n{traceback.format_exc()}"
+    return "accepted", ""
+
+
+def where(error: BaseException) -> str:
+    """The innermost line of ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/regatta/" in frame.filename] or list(frames)
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno} ({str(error)[:100]!r})"
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise Hang(f"more than {SECONDS:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def end_what_hangs_below_python(seconds: float) -> None:
+    """A loop in a library hears no alarm: the whole process is then ended, with its stack told."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
