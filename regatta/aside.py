@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,10 +53,7 @@ def write_aside(path: Path, content: Any, durable: bool = True) -> None:
 
 
 def append(file: int, line: bytes, path: Path) -> None:
-    """One write to a file that ranks share: the kernel appends it whole, or the disk is full."""
-    try:
-        written = os.write(file, line)
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    if written < len(line):
-        raise CannotWrite(errno.ENOSPC, f"cannot write to {path}: there is no room for a line")
+    """To a file that ranks share: the kernel takes a line whole, unless the disk is full."""
+    with writing(path):
+        while line:
+            line = line[os.write(file, line) :]

@@ -224,7 +224,7 @@ def about(path: Path) -> dict[str, Any]:
         raise BadCheckpoint(f"{manifest} cannot be read ({error}); {_REMEDY}") from None
     known = isinstance(values, dict) and values.get("format") == FORMAT
     if not known or values.get("version") not in (1, VERSION):
-        raise BadCheckpoint(f"{path} is not a checkpoint of this Regatta (version {VERSION})")
+        raise BadCheckpoint(f"{manifest} is none of this Regatta (version {VERSION}); {_REMEDY}")
     own = values.pop("own_sha256", "")
     try:
         told = plain.made(_About, values)

@@ -197,10 +197,9 @@ def _kind(part: str, name: str, like: Any) -> Any:
 
 def is_known(values: dict[str, Any]) -> bool:
     """Whether a run, as JSON, has only components that come with Regatta."""
-    return all(
-        not isinstance(values.get(part), dict) or values[part].get("name") in registry()
-        for part, registry in _REGISTRIES.items()
-    )
+    parts = {part: values.get(part) for part in _REGISTRIES}
+    names = {part: value.get("name") for part, value in parts.items() if isinstance(value, dict)}
+    return all(str(name) in _REGISTRIES[part]() for part, name in names.items())
 
 
 def spec_of(component: Any) -> str:
@@ -353,6 +352,8 @@ def _value(kind: Any, value: Any, name: str) -> Any:
         return from_plain(kind, value)
     if not (isinstance(value, kind) if is_dataclass(kind) else plain.fits(kind, value)):  # type: ignore[arg-type]
         raise ValueError(plain.misfit(name, kind, value))
+    if isinstance(value, str) and len(value) > plain.LONGEST:
+        raise ValueError(f"{name} has {len(value)} letters: {plain.LONGEST} at most")
     return tuple(value) if get_origin(kind) is tuple else value
 
 

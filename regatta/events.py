@@ -238,10 +238,19 @@ def from_line(line: str) -> Event:
     ages = values.get("staleness")
     if isinstance(ages, dict):  # JSON has only text keys
         values["staleness"] = {int(age): count for age, count in ages.items()}
+    for field_name, value in values.items():
+        if not _is_finite(value) and field_name != "loss":  # the only one that may be lost
+            raise ValueError(f"{plain.shown(field_name)} must be finite, not {plain.shown(value)}")
     if "\\" in line or not line.isprintable():
         values = _printable(values)
     made: Callable[[Any, dict[str, Any]], Event] = plain.made
     return made(kind, values)
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(not isinstance(each, float) or math.isfinite(each) for each in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _printable(values: dict[str, Any]) -> dict[str, Any]:

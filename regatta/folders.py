@@ -148,6 +148,10 @@ class _Stored:
     data: str = ""
     sha256: str | None = None  # of all others; earlier versions wrote none
 
+    def __post_init__(self) -> None:
+        if self.began is not None and not 0 <= self.began < 1e11:
+            raise ValueError(f"began must be seconds since 1970, not {self.began}")
+
 
 def read_stored(folder: Path) -> dict[str, Any]:
     """What a run.json says; nothing that it names is executed."""

@@ -45,8 +45,10 @@ class Owner:
 
     def __str__(self) -> str:
         begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(max(self.since, 0), 1e11)))
-        command = plain.shortened(plain.printable(self.command))
-        return f"{command} (pid {self.pid} on {plain.printable(self.host)}, since {begun})"
+        command, host = (
+            plain.shortened(plain.printable(text)) for text in (self.command, self.host)
+        )
+        return f"{command} (pid {self.pid} on {host}, since {begun})"
 
     def is_gone(self) -> bool:
         """Surely: of other hosts nobody knows."""
@@ -57,7 +59,15 @@ class Owner:
         except ProcessLookupError:
             return True
         except PermissionError:
-            pass
+            return False
+        return _is_zombie(self.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Ended, and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
         return False
 
 

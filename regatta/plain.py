@@ -10,13 +10,14 @@ import json
 import reprlib
 import types
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 LARGEST = 2**63 - 1  # whole number: tensors and headers hold none beyond it
-_LONGEST = 200  # letters of a text in a message
+LONGEST = 4096  # letters of a setting: the longest path
+_MOST_SHOWN = 200  # letters of a text in a message
 _UNPRINTABLE = "\ufffd"
 
 
@@ -39,15 +40,14 @@ def fits(kind: Any, value: Any) -> bool:
 def made(kind: Callable[..., T], values: dict[str, Any]) -> T:
     """A dataclass from values by name, all of the right types; names that it has not are left."""
     arguments: dict[str, Any] = {}
-    for name, (wanted, check) in _fields_of(kind).items():
+    for name, wanted, is_needed in _fields_of(kind):
         if name in values:
-            if not check(values[name]):
+            if not _check_of(wanted)(values[name]):
                 raise ValueError(misfit(name, wanted, values[name]))
             arguments[name] = values[name]
-    try:
-        return kind(**arguments)
-    except TypeError as error:  # a field is missing
-        raise ValueError(str(error).partition("() ")[2] or str(error)) from None
+        elif is_needed:
+            raise ValueError(f"{name} is missing")
+    return kind(**arguments)
 
 
 def misfit(name: str, kind: Any, value: Any) -> str:
@@ -55,9 +55,13 @@ def misfit(name: str, kind: Any, value: Any) -> str:
 
 
 @cache
-def _fields_of(kind: Any) -> dict[str, tuple[Any, Callable[[Any], bool]]]:
+def _fields_of(kind: Any) -> list[tuple[str, Any, bool]]:
+    """Names, types, and whether there is no default."""
     hints = get_type_hints(kind)
-    return {f.name: (hints[f.name], _check_of(hints[f.name])) for f in fields(kind)}
+    return [
+        (f.name, hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+    ]
 
 
 @cache
@@ -66,14 +70,16 @@ def _check_of(kind: Any) -> Callable[[Any], bool]:
     if get_origin(kind) in (Union, types.UnionType):
         checks = [_check_of(each) for each in inner]
         return lambda value: any(check(value) for check in checks)
-    if get_origin(kind) in (list, tuple):
-        one = _check_of(inner[0])
-        length = None if get_origin(kind) is list or inner[-1] is ... else len(inner)
+    if get_origin(kind) is tuple and inner[-1] is not ...:
+        places = [_check_of(each) for each in inner]
         return lambda value: (
             isinstance(value, list | tuple)
-            and (length is None or len(value) == length)
-            and all(map(one, value))
+            and len(value) == len(places)
+            and all(check(each) for check, each in zip(places, value, strict=True))
         )
+    if get_origin(kind) in (list, tuple):
+        one = _check_of(inner[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(one, value))
     if get_origin(kind) is dict:
         key, one = map(_check_of, inner)
         return lambda value: (
@@ -107,8 +113,14 @@ def _described(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(_described, inner))
     if get_origin(kind) in (list, tuple):
-        return "a list"
+        return f"a list of {_several(inner[0])}"
     return _NAMES.get(kind, "an object")
+
+
+def _several(kind: Any) -> str:
+    if get_origin(kind) in (list, tuple):
+        return f"lists of {_several(get_args(kind)[0])}"
+    return _described(kind).removeprefix("an ").removeprefix("a ") + "s"
 
 
 # -- as a person writes them ------------------------------------------------------------------
@@ -116,6 +128,8 @@ def _described(kind: Any) -> str:
 
 def parsed(kind: Any, text: str, name: str) -> Any:
     """Text as a value of this type."""
+    if len(text) > LONGEST:
+        raise ValueError(f"{name} has {len(text)} letters: {LONGEST} at most")
     if get_origin(kind) in (Union, types.UnionType):
         if text.lower() in _NOTHING:
             return None
@@ -175,7 +189,7 @@ def printable(text: str) -> str:
 
 def shortened(text: str) -> str:
     """Its beginning, where there is more than a message has room for."""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
 
 _SHORT = reprlib.Repr()

@@ -12,6 +12,8 @@ from regatta.events import Event, Started, read_what_there_is
 from regatta.folders import read_stored
 from regatta.metrics import Summary, summarise
 
+UNKNOWN = "unknown"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -27,8 +29,12 @@ class Source:
 
     @property
     def task(self) -> str:
-        name: str = self.stored.get("run", {}).get("task", {}).get("name", "unknown")
-        return name
+        return self.name_of("task")
+
+    def name_of(self, part: str) -> str:
+        """Of a component of the run, if run.json tells it."""
+        value = self.stored.get("run", {}).get(part)
+        return str(value.get("name", UNKNOWN)) if isinstance(value, dict) else UNKNOWN
 
 
 def source(folder: Path) -> Source:

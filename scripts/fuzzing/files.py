@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def choices(folder: Path) -> Target:
             replayer = Replayer(recorded, rank)
             replayer.begin(0)
             for kind in KINDS:
-                replayer.take(kind)
+                if recorded[0, rank, kind]:
+                    replayer.take(kind)
         of_chance.forget_from(path, 1)
         of_chance.read(path)
 
@@ -73,7 +75,7 @@ def choices(folder: Path) -> Target:
 def stored(folder: Path) -> Target:
     """Most often with a digest that agrees, as who means harm would see to."""
     seeds, home, again = of_runs(folder, "run.json"), folder / "stored", folder / "again"
-    home.mkdir()
+    shutil.copytree(folder / "gossip", home)
 
     def feed(data: bytes) -> None:
         (home / "run.json").write_bytes(_agreeing(data) if len(data) % 4 else data)

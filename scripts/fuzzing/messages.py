@@ -26,7 +26,7 @@ def pipes(_folder: Path) -> Target:
     arena = Arena(2)
     outlook = Outlook(f"/proc/{os.getpid()}/fd/{arena.file}", arena.capacity, 2, place=1)
     reader, writer = os.pipe()
-    neighbours = Neighbours((0, 1), arena, {0: outlook}, {reader: 0}, {})
+    neighbours = Neighbours((0, 1), arena, {0: outlook}, {0: reader}, {})
     vector = arena.empty(5000, torch.float32).fill_(1.0)
     place = arena.send(vector, to=1)
     seeds = [

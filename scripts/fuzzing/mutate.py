@@ -21,6 +21,7 @@ TEXTS = (
     "[bold]", "%s%n", "{0.__class__}", "$(id)", "name:option=1", "=", ",", ":", "x" * 300,
     "__class__", "__init__", "name", "ring", "teacher", "sgd", "single",
 )  # fmt: skip
+_MARKS = "=,.:;/ @\n[]"
 _BIG = "@@ a number of many digits @@"  # JSON's writer would not write one
 
 
@@ -94,17 +95,18 @@ def words(chance: Random, data: bytes) -> bytes:
     """What a person types: other names, other values, signs in the wrong place."""
     text = data.decode()
     for _ in range(chance.choice((1, 1, 2, 3))):
-        marks = [n for n, sign in enumerate(text) if sign in "=,.:;/ @\n"]
-        at = chance.choice([0, *(n + 1 for n in marks)])
-        to = next((n for n in marks if n >= at), len(text))
-        what = chance.randrange(8)
-        if what <= 3:
+        begins = [n + 1 for n, sign in enumerate(text) if sign in _MARKS]
+        of_values = [n for n in begins if text[n - 1] in "=,[ "]
+        at = chance.choice(of_values if of_values and chance.random() < 0.6 else [0, *begins])
+        to = next((n for n in range(at, len(text)) if text[n] in _MARKS), len(text))
+        what = chance.randrange(10)
+        if what <= 5:
             text = text[:at] + _word(chance) + text[to:]
-        elif what == 4:
-            text = text[:at] + text[to + 1 :]
-        elif what == 5:
-            text += chance.choice("=,.:;/ @()\n") + _word(chance)
         elif what == 6:
+            text = text[:at] + text[to + 1 :]
+        elif what == 7:
+            text += chance.choice("=,.:;/ @()\n") + _word(chance)
+        elif what == 8:
             text = text[:at] + chance.choice("=,.:;-()[]{}'\"\\") + text[at:]
         else:
             return bits(chance, text.encode(errors="surrogatepass"))
@@ -114,41 +116,52 @@ def words(chance: Random, data: bytes) -> bytes:
 
 
 def _word(chance: Random) -> str:
-    if chance.random() < 0.5:
-        return str(chance.choice(NUMBERS))
-    return chance.choice(TEXTS)
+    what = chance.random()
+    if what < 0.4:
+        return chance.choice(("1", "2", "3", "4", "7", "16", "0.5", "0.01", "2.5", "true", "false"))
+    return str(chance.choice(NUMBERS)) if what < 0.7 else chance.choice(TEXTS)
 
 
 def _tried(mutate: Mutate, chance: Random, data: bytes) -> bytes:
     try:
         return mutate(chance, data)
-    except ValueError:  # it is no JSON any more
+    except (ValueError, RecursionError):  # it is no JSON any more
         return bits(chance, data)
 
 
 def _changed(chance: Random, value: Any) -> Any:
-    """One place of a value, anywhere in it, changed."""
-    if isinstance(value, dict) and value and chance.random() < 0.85:
-        name = chance.choice(list(value))
-        return _in_object(chance, value, name)
-    if isinstance(value, list) and value and chance.random() < 0.7:
-        at = chance.randrange(len(value))
-        return [*value[:at], _changed(chance, value[at]), *value[at + 1 :]]
-    return _other(chance, value)
+    """One place of a value changed, any of them as likely as another."""
+    if chance.random() < 1 / _size(value):
+        return _other(chance, value)
+    if isinstance(value, dict):
+        names = list(value)
+        (name,) = chance.choices(names, [_size(value[name]) for name in names])
+        if chance.random() < 0.3 / _size(value[name]):
+            return _renamed(chance, value, name)
+        return value | {name: _changed(chance, value[name])}
+    (at,) = chance.choices(range(len(value)), [_size(each) for each in value])
+    return [*value[:at], _changed(chance, value[at]), *value[at + 1 :]]
 
 
-def _in_object(chance: Random, value: dict[str, Any], name: str) -> dict[str, Any]:
-    what = chance.random()
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(_size, value))
+    return 1
+
+
+def _renamed(chance: Random, value: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object that has lost a name, or has one too many."""
+    what = chance.randrange(4)
     others = {key: inner for key, inner in value.items() if key != name}
-    if what < 0.1:
+    if what == 0:
         return others
-    if what < 0.15:
+    if what == 1:
         return others | {chance.choice(TEXTS): value[name]}
-    if what < 0.2:
+    if what == 2:
         return value | {chance.choice((*TEXTS, name + "_")): _other(chance, None)}
-    if what < 0.25:
-        return value | {name: value[chance.choice(list(value))]}
-    return value | {name: _changed(chance, value[name])}
+    return value | {name: value[chance.choice(list(value))]}
 
 
 def _other(chance: Random, value: Any) -> Any:

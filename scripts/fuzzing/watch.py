@@ -15,7 +15,7 @@ from pathlib import Path
 from regatta.comm import WorldFailed
 
 SECONDS = 2.0  # that an input may take
-_LONGEST = 2000  # letters that a message may have
+_LONGEST = 5000  # letters that a message may have: paths have up to 4,096
 DECLARED = (ValueError, OSError, WorldFailed)  # told in one line, without a traceback
 
 Feed = Callable[[bytes], None]
@@ -50,12 +50,15 @@ def _outcome(data: bytes, feed: Feed) -> tuple[str, str]:
         with time_limit():
             feed(data)
     except DECLARED as error:
-        message = str(error)
-        if "\n" in message or len(message) > _LONGEST or not message.strip():
-            return "CRASH", f"a message of {len(message)} letters in lines: {where(error)}"
+        message = str(error)  # that the command line shows on one line
+        if len(message) > _LONGEST or not message.strip():
+            return "CRASH", f"a message of {len(message)} letters: {where(error)}"
         return type(error).__name__, ""
     except (Exception, Hang) as error:
-        return "CRASH", f"{type(error).__name__} at {where(error)}\n{traceback.format_exc()}"
+        return (
+            "CRASH",
+            f"{type(error).__name__} at {where(error)}\n{traceback.format_exc()[-3000:]}",
+        )
     return "accepted", ""
 
 
@@ -63,7 +66,7 @@ def where(error: BaseException) -> str:
     """The innermost line of ours."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "/regatta/" in frame.filename] or list(frames)
-    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno} ({str(error)[:100]!r})"
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
 @contextmanager
