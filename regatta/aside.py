@@ -52,6 +52,15 @@ def write_aside(path: Path, content: Any, durable: bool = True) -> None:
         raise cannot_write(path, error) from None
 
 
+def sync(path: Path) -> None:
+    """Go on when it is on the disk, by whomever it was written."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def append(file: int, line: bytes, path: Path) -> None:
     """To a file that ranks share: the kernel takes a line whole, unless the disk is full."""
     with writing(path):

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regatta import plain
-from regatta.aside import CannotWrite, write_aside, writing
+from regatta.aside import CannotWrite, sync, write_aside, writing
 
 FORMAT = "regatta checkpoint"
 VERSION = 2  # version 1 had no digest of its own in checkpoint.json
@@ -81,7 +82,7 @@ def copy_answer(source: Path, path: Path) -> None:
             os.link(source, aside)  # nobody writes to it again: what is better is another file
         except OSError:
             shutil.copyfile(source, aside)
-            _sync(aside)
+            sync(aside)
         aside.replace(path)
 
 
@@ -125,7 +126,9 @@ def load_answer(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _state_dict(path: Path) -> dict[str, Tensor]:
     """What `torch.save` wrote of a model, alone or among other things; nothing is executed."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # of protocols that it may not know
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, whatever is wrong with the file
         reason = str(error).strip().split("\n")[0]
         raise BadCheckpoint(
@@ -146,15 +149,18 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
 
 def publish(checkpoints: Path, segment: int, ranks: int, run_digest: str, keep: int) -> Path:
     """All ranks have written: make it count, and let go of old ones."""
+    for record in checkpoints.parent.glob("*.jsonl"):  # what was written down until here counts too
+        with writing(record):
+            sync(record)
     part, path = _part(checkpoints, segment), folder(checkpoints, segment)
     about = {"format": FORMAT, "version": VERSION, "segment": segment, "ranks": ranks}
     digests = {file.name: sha256_of(file) for file in sorted(part.iterdir())}
     about |= {"run": run_digest, "sha256": digests}
     _write_json(part / "checkpoint.json", about | {"own_sha256": _own_digest(about)})
     with writing(path):
-        _sync(part)
+        sync(part)
         part.rename(path)
-        _sync(checkpoints)
+        sync(checkpoints)
     for old in finished(checkpoints)[:-keep]:
         with suppress(OSError):  # first of all it counts no more; what is left over does no harm
             shutil.rmtree(old.rename(old.with_suffix(_PART)))
@@ -293,7 +299,7 @@ def _save_tensors(
             raise CannotWrite(
                 int(number[1]) if number else None, f"cannot write to {path}: {error}"
             ) from None
-        _sync(path)
+        sync(path)
 
 
 def _digest_of(tensors: dict[str, Tensor], about: str) -> str:
@@ -312,14 +318,6 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 def _make(folder: Path) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def sha256_of(path: Path) -> str:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from regatta.display import Display
 from regatta.events import Ended, Event, Resumed, Started, Tail
@@ -36,7 +37,7 @@ def _look_on_race(folder: Path, console: Console) -> None:
     while left:
         found = {path.parent for path in folder.glob("*/*/*/events.jsonl")} - seen
         for home in sorted(found, key=lambda home: (home / "events.jsonl").stat().st_mtime):
-            console.print(f"[bold]{home.relative_to(folder)}[/bold]")
+            console.print(f"[bold]{escape(str(home.relative_to(folder)))}[/bold]")
             _look_on_run(home, console)
             seen.add(home)
             left.discard(home)

@@ -1,4 +1,4 @@
-"""Messages that no rank sends: refused before anything is made of them, with their sender's name."""
+"""Messages that no rank sends: refused before anything is made of them, by their sender's name."""
 
 from __future__ import annotations
 

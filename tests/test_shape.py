@@ -95,7 +95,10 @@ def test_the_engine_knows_no_world():
         ("regatta.lock", {"regatta", "regatta.plain", "regatta.aside"}),
         ("regatta.aside", set()),
         ("regatta.plain", set()),
-        ("regatta.cluster", {"regatta.comm", "regatta.cluster.curve", "regatta.cluster.faults"}),
+        (
+            "regatta.cluster",
+            {"regatta.comm", "regatta.plain", "regatta.cluster.curve", "regatta.cluster.faults"},
+        ),
         ("regatta.data.order", {"regatta.data.seeds"}),
     ],
 )

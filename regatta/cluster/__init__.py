@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from regatta.cluster.curve import checked_curve, on_curve
 from regatta.cluster.faults import Crash, Cut, Fault, Slow, read_fault
 from regatta.comm import Load, Seconds
+from regatta.plain import shown
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ class Cluster:
         found = [read_fault(text) for text in self.faults]
         for fault, text in zip(found, self.faults, strict=True):
             if isinstance(fault, Cut) and fault.host >= hosts:
-                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {hosts} hosts, from 0")
             if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
-                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {ranks} ranks, from 0")
         return found
 
     def device_of(self, worker: int) -> int:

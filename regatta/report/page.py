@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from plotly.offline import get_plotlyjs
 
@@ -16,6 +17,7 @@ from regatta.race.verdict import verdict
 from regatta.report.cells import Table
 from regatta.report.drawing import Figure
 from regatta.report.figures import all_figures
+from regatta.report.forms import finite
 from regatta.report.tables import all_tables
 
 _STYLE = """
@@ -74,7 +76,7 @@ addEventListener("afterprint", () => resize(null, null));
 
 def html(outcome: Outcome) -> str:
     figures = all_figures(outcome)
-    data = [{"name": f.name, "data": f.data, "layout": f.layout} for f in figures]
+    data = [_as_text({"name": f.name, "data": f.data, "layout": f.layout}) for f in figures]
     body = [
         f"<h1>{escape(_title(outcome))}</h1>",
         f'<p class="verdict">{escape(verdict(outcome))}</p>',
@@ -85,8 +87,8 @@ def html(outcome: Outcome) -> str:
         _reproduce(outcome),
         _runs(outcome),
     ]
-    # A tag that ends a script must not stand inside one.
-    packed = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    # Inside a script no tag may begin, be it in a text.
+    packed = json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c")
     return "\n".join(
         [
             "<!doctype html>",
@@ -102,6 +104,15 @@ def html(outcome: Outcome) -> str:
             "</body></html>",
         ]
     )
+
+
+def _as_text(value: Any) -> Any:
+    """Names come from files, and plotly takes texts for HTML; it shows them as they stand."""
+    if isinstance(value, str):
+        return escape(value, quote=False)
+    if isinstance(value, dict):  # of templates the names are escaped already
+        return {n: v if n == "hovertemplate" else _as_text(v) for n, v in value.items()}
+    return list(map(_as_text, value)) if isinstance(value, list | tuple) else value
 
 
 def _title(outcome: Outcome) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+
+from rich.console import Console
 
 from fuzzing import mutate
 from fuzzing.target import Target, of_runs
@@ -13,6 +16,7 @@ from regatta import choices as of_chance
 from regatta import events as of_run
 from regatta import folders, lock
 from regatta.choices import KINDS, Replayer
+from regatta.display import Display, race_table, shown, summary_lines
 from regatta.exports import convert
 from regatta.fingerprint import run_digest
 from regatta.metrics import summarise
@@ -36,17 +40,22 @@ def events(folder: Path) -> Target:
         log = of_run.read_what_there_is(path)
         assert len(log.complaints) <= 5
         assert len(log.events) <= len(told)
-        if len(data) % 8 == 0:
-            _show(home)
+        if len(data) % 32 == 0:
+            _show(home, log)
         of_run.mend(path)
         summarise(of_run.read(path))
 
     return Target("events.jsonl", seeds, mutate.lines, feed)
 
 
-def _show(home: Path) -> None:
+def _show(home: Path, log: of_run.Log) -> None:
     outcome = outcome_of(home)
-    all_tables(outcome)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    Display(terminal, "a run", 3.0)(log.events)
+    for table in (race_table(outcome), *map(shown, all_tables(outcome))):
+        terminal.print(table)
+    for standing in outcome.standings:
+        summary_lines(standing.finishes[0].summary)
     all_figures(outcome)
     for form in (as_csv, as_json, as_markdown):
         form(outcome).encode()

@@ -167,7 +167,7 @@ def _renamed(chance: Random, value: dict[str, Any], name: str) -> dict[str, Any]
 def _other(chance: Random, value: Any) -> Any:
     what = chance.randrange(12)
     if isinstance(value, int | float) and not isinstance(value, bool) and what < 8:
-        near = (value + 1, -value, value * 2, value + 0.5, str(value))
+        near = (value + 1, -value, value * 2) if abs(value) < 1e300 else (-value,)
         return chance.choice((*near, *NUMBERS, *NUMBERS))
     if what <= 3:
         return chance.choice(NUMBERS)
