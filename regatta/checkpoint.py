@@ -67,8 +67,8 @@ def save_answer(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -
     """Write a model by its own names, whole or not at all."""
     _make(path.parent)
     aside = path.with_name(path.name + _PART)
-    text = json.dumps(about)
-    _save_tensors(aside, tensors, {"about": text, "sha256": _digest_of(tensors, text)})
+    digest = _digest_of(tensors, about)  # in one text: of several the file would mix the order
+    _save_tensors(aside, tensors, {"about": json.dumps(about | {"sha256": digest})})
     with writing(path):
         aside.replace(path)
 
@@ -111,16 +111,17 @@ def load_answer(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = metadata.get("about", "{}")
-        about = plain.loads(text)
-        if metadata.get("sha256") not in (None, _digest_of(tensors, text)):
+        found = plain.loads(metadata.get("about", "{}"))
+        about = found if isinstance(found, dict) else {}
+        digest = about.pop("sha256", None)  # others' files have none
+        if digest not in (None, _digest_of(tensors, about)):
             raise ValueError("its contents are not what was saved")
     except (OSError, SafetensorError, ValueError) as error:
         raise BadCheckpoint(
             f"{path} is no whole safetensors file ({error}): it was damaged or cut short; "
             "name another"
         ) from None
-    return tensors, about if isinstance(about, dict) else {}
+    return tensors, about
 
 
 def _state_dict(path: Path) -> dict[str, Tensor]:
@@ -302,9 +303,9 @@ def _save_tensors(
         sync(path)
 
 
-def _digest_of(tensors: dict[str, Tensor], about: str) -> str:
+def _digest_of(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     """Of all that a file of a model says, however it lies there."""
-    digest = hashlib.sha256(about.encode())
+    digest = hashlib.sha256(json.dumps(about).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(errors="replace"))
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

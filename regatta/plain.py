@@ -40,9 +40,9 @@ def fits(kind: Any, value: Any) -> bool:
 def made(kind: Callable[..., T], values: dict[str, Any]) -> T:
     """A dataclass from values by name, all of the right types; names that it has not are left."""
     arguments: dict[str, Any] = {}
-    for name, wanted, is_needed in _fields_of(kind):
+    for name, wanted, check, is_needed in _fields_of(kind):
         if name in values:
-            if not _check_of(wanted)(values[name]):
+            if not check(values[name]):
                 raise ValueError(misfit(name, wanted, values[name]))
             arguments[name] = values[name]
         elif is_needed:
@@ -55,11 +55,16 @@ def misfit(name: str, kind: Any, value: Any) -> str:
 
 
 @cache
-def _fields_of(kind: Any) -> list[tuple[str, Any, bool]]:
-    """Names, types, and whether there is no default."""
+def _fields_of(kind: Any) -> list[tuple[str, Any, Callable[[Any], bool], bool]]:
+    """Names, types, how to tell, and whether there is no default."""
     hints = get_type_hints(kind)
     return [
-        (f.name, hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+        (
+            f.name,
+            hints[f.name],
+            _check_of(hints[f.name]),
+            f.default is MISSING and f.default_factory is MISSING,
+        )
         for f in fields(kind)
     ]
 

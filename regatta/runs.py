@@ -16,6 +16,7 @@ import torch.distributed as dist
 from regatta import checkpoint, choices, config, lock, recipes, start
 from regatta.aside import CannotWrite
 from regatta.choices import Chance, Live, Recorder, Replayer
+from regatta.comm import WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
 from regatta.events import Event, RankEnded, Tail, Writer, mend
@@ -167,11 +168,14 @@ def _from_rank_0(*texts: str) -> list[str]:
     """Rank 0's texts, on every rank."""
     text = "\0".join(texts).encode()
     length = torch.tensor([len(text)])
-    dist.broadcast(length, 0)
-    data = torch.zeros(int(length), dtype=torch.uint8)
-    if dist.get_rank() == 0:
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    dist.broadcast(data, 0)
+    try:
+        dist.broadcast(length, 0)
+        data = torch.zeros(int(length), dtype=torch.uint8)
+        if dist.get_rank() == 0:
+            data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        dist.broadcast(data, 0)
+    except RuntimeError:
+        raise WorldFailed("rank 0 is gone: what it has told says why") from None
     return bytes(data.tolist()).decode().split("\0")
 
 

@@ -233,7 +233,12 @@ def test_an_answer_says_what_it_is(tmp_path):
     path = tmp_path / "deep" / "a.safetensors"
     checkpoint.save_answer(path, {"one": torch.ones(1)}, {"samples": 5})
     with safe_open(path, framework="pt") as file:
-        assert json.loads(file.metadata()["about"]) == {"samples": 5}
+        told = json.loads(file.metadata()["about"])
+    assert told["samples"] == 5
+    assert checkpoint.load_answer(path)[1] == {"samples": 5}
+    before = path.read_bytes()
+    checkpoint.save_answer(path, {"one": torch.ones(1)}, {"samples": 5})
+    assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["a.safetensors"]  # nothing left aside
 
 
