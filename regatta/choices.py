@@ -78,6 +78,30 @@ class Recorder(Live):
         self._pending.clear()
 
 
+class Recorders:
+    """Those of all ranks of one process."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self._path = path
+        self._ranks = range(ranks)
+        self._open()
+
+    def of(self, rank: int) -> Recorder:
+        return self._recorders[rank]
+
+    def forget_from(self, segment: int) -> None:
+        self.close()
+        forget_from(self._path, segment)
+        self._open()
+
+    def close(self) -> None:
+        for recorder in self._recorders:
+            recorder.close()
+
+    def _open(self) -> None:
+        self._recorders = [Recorder(self._path, rank) for rank in self._ranks]
+
+
 class Replayer:
     """What was recorded happens again."""
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from regatta.events import (
     Checkpointed,
+    Died,
     Ended,
     Evaluated,
     Event,
@@ -72,6 +73,8 @@ class Display:
                 self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Checkpointed):
                 self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
+            elif isinstance(event, Died):
+                self._console.print(f"  [red]{escape(told_death(event))}[/red]", highlight=False)
             elif isinstance(event, Resumed):
                 self._console.print(f"  resumed at {event.time:.1f} s, segment {event.segment}")
             elif isinstance(event, Ended):
@@ -129,6 +132,12 @@ class Display:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def told_death(event: Died) -> str:
+    again = f", {event.lost:.1f} s of work are done again" if event.lost else ""
+    told = {"go on": "the others go on"}.get(event.then, event.then)
+    return f"rank {event.rank} ({event.role}) {event.how} at {event.time:.1f} s: {told}{again}"
 
 
 class Commentary:
@@ -244,6 +253,9 @@ def summary_lines(s: Summary) -> list[str]:
         )
     if s.dropped_share:
         lines.append(f"dropped: {s.dropped_share:.1%} of the gradients came too late")
+    if s.deaths:
+        ranks = f"{s.deaths} rank" + ("" if s.deaths == 1 else "s")
+        lines.append(f"died: {ranks}; {s.lost_seconds:.2f} {clock} of work were done again")
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
     if s.cpu_cores is not None:
         lines.append(f"a rank kept {s.cpu_cores:.2f} cores busy")

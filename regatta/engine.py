@@ -26,6 +26,7 @@ from regatta.data.seeds import mixed_seed
 from regatta.diary import Diary
 from regatta.events import Checkpointed, Event, RankEnded
 from regatta.fingerprint import run_digest
+from regatta.kept import Kept
 from regatta.learn.body import Body
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Rehearsal
@@ -45,7 +46,9 @@ class Surroundings:
     data: Data
     log: Callable[[Event], None]
     folder: Path | None = None  # nothing is saved without one
-    resume_from: Path | None = None
+    resume_from: Path | Kept | None = None
+    kept: Kept | None = None  # takes checkpoints too
+    began: float | None = None  # on the clock of a run that began before; None: as the checkpoint
     start: Path | None = None  # the weights to begin with; None: they are drawn
     timing_only: bool = False
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
@@ -70,7 +73,7 @@ class Rank:
         self.segment = 0
         self.epochs = 0.0  # at the last meeting
         self.reason = "budget"
-        self._time_before = 0.0  # of the run, before this process took it up
+        self._time_before = around.began or 0.0  # of the run, before this process took it up
         self._paused = 0.0
         self.scores = Scores(run.task.metric)
         self._scored_version = -1
@@ -142,10 +145,10 @@ class Rank:
     def begin(self) -> None:
         """Before the clock starts: take up a checkpoint, and let rank 0 write the first event."""
         if self.around.resume_from is not None:
-            self._restore(self.around.resume_from)
+            saved = self._restore(self.around.resume_from)
             self._take_up_stop(self.segment)
             if self.comm.rank == 0:
-                self._diary.resumed(self._time_before)
+                self._diary.resumed(self._time_before, saved)
         elif self.comm.rank == 0:
             self._diary.started()
 
@@ -292,9 +295,24 @@ class Rank:
     async def _save(self, over: bool) -> None:
         """All ranks write aside; when all have, one makes it count."""
         self.chance.flush()
-        if self.around.folder is None or self.around.timing_only:
+        kept, folder = self.around.kept, self.around.folder
+        if self.around.timing_only:
+            folder = None
+        if folder is None and (kept is None or over):
             return
-        checkpoints = self.around.folder / "checkpoints"
+        tensors, numbers = self._state()
+        if kept is not None:
+            kept.save_rank(self.comm.rank, tensors, numbers)
+        if folder is not None:
+            self._write(folder / "checkpoints", tensors, numbers, over)
+        await self.comm.all_reduce(torch.zeros(1))  # everybody has written
+        if self.comm.rank == 0:
+            if kept is not None:
+                kept.publish(self.segment)
+            if folder is not None:
+                self._publish(folder / "checkpoints")
+
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, numbers = self.replica.state()
         numbers |= {
             "segment": self.segment,
@@ -309,6 +327,15 @@ class Rank:
             "evaluations": self._evaluations,
             "traffic": self.comm.traffic.state(),
         }
+        return tensors, numbers
+
+    def _write(
+        self,
+        checkpoints: Path,
+        tensors: dict[str, torch.Tensor],
+        numbers: dict[str, Any],
+        over: bool,
+    ) -> None:
         checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
         if self.is_holder:
             part = checkpoints / f"{self.segment:06d}.part" / checkpoint.ANSWER
@@ -316,21 +343,27 @@ class Rank:
                 checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
             else:
                 self._save_answer(part, {})
-        await self.comm.all_reduce(torch.zeros(1))  # everybody has written
-        if self.comm.rank == 0:
-            keep = self.run.checkpointing.keep
-            digest = run_digest(self.run)
-            path = checkpoint.publish(checkpoints, self.segment, self.comm.size, digest, keep)
-            self.around.log(
-                Checkpointed(rank=0, time=self.time(), segment=self.segment, path=path.name)
-            )
 
-    def _restore(self, path: Path) -> None:
-        tensors, numbers = checkpoint.load_rank(path, self.comm.rank)
+    def _publish(self, checkpoints: Path) -> None:
+        keep, digest = self.run.checkpointing.keep, run_digest(self.run)
+        path = checkpoint.publish(checkpoints, self.segment, self.comm.size, digest, keep)
+        self.around.log(
+            Checkpointed(
+                rank=self.comm.rank, time=self.time(), segment=self.segment, path=path.name
+            )
+        )
+
+    def _restore(self, source: Path | Kept) -> float:
+        """Take up what was saved; when that was."""
+        if isinstance(source, Kept):
+            tensors, numbers = source.load_rank(self.comm.rank)
+        else:
+            tensors, numbers = checkpoint.load_rank(source, self.comm.rank)
         self.replica.restore(tensors, numbers)
         self.segment = numbers["segment"]
         self.epochs = numbers["epochs"]
-        self._time_before = numbers["time"]
+        if self.around.began is None:
+            self._time_before = numbers["time"]
         self._paused = numbers["paused"]
         self.scores.restore(numbers["scores"])
         self.pace.restore(numbers["pace"])
@@ -338,6 +371,7 @@ class Rank:
         self._scored_version = numbers["scored_version"]
         self._evaluations = numbers["evaluations"]
         self.comm.traffic.restore(numbers["traffic"])
+        return float(numbers["time"])
 
 
 def order_of(run: Run, data: Data) -> Order:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from regatta.arrival import NEVER, Arrival, Score, Target, arrival
 from regatta.events import (
+    Died,
     Ended,
     Evaluated,
     Event,
@@ -64,6 +65,8 @@ class Summary:
     cost_to_target: float | None
     joules: float | None  # None: not measured
     start: str = ""  # where the weights came from; empty: they were drawn
+    deaths: int = 0  # of ranks
+    lost_seconds: float = 0.0  # of work that was done again after them
 
 
 def summarise(events: Sequence[Event]) -> Summary:
@@ -81,6 +84,7 @@ def summarise(events: Sequence[Event]) -> Summary:
     ages = staleness(ranks)
     arrived = _arrival(scores, started)
     usages = [e for e in events if isinstance(e, Usage)]
+    deaths = [e for e in events if isinstance(e, Died)]
     price = started.price_per_hour
     was_resumed = any(isinstance(e, Resumed) for e in events)  # counters began anew
     return Summary(
@@ -123,6 +127,8 @@ def summarise(events: Sequence[Event]) -> Summary:
         cost_to_target=cost_of(wall_time(arrived.lasting, scores), price),
         joules=None if was_resumed else _joules(ranks, started.hosts),
         start=started.start,
+        deaths=len(deaths),
+        lost_seconds=sum(death.lost for death in deaths),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,21 @@ import torch
 import torch.distributed as dist
 
 from regatta import checkpoint, choices, config, recipes, start
-from regatta.choices import Chance, Live, Recorder, Replayer
+from regatta.aftermath import Aftermath
+from regatta.choices import Live, Recorder, Recorders, Replayer
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
-from regatta.events import Event, RankEnded, Tail, Writer
+from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
 from regatta.fingerprint import run_digest
 from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
+from regatta.playing import play_virtual
 from regatta.sampler import Sampler
 from regatta.tasks import Data
-from regatta.worlds.launch import WrongUsage, launch
+from regatta.worlds.launch import RankFailed, WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.processes import (
@@ -34,7 +37,6 @@ from regatta.worlds.processes import (
     environment_rank,
     run_blocking,
 )  # fmt: skip
-from regatta.worlds.virtual import VirtualWorld
 
 Watcher = Callable[[list[Event]], None]
 
@@ -65,11 +67,47 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
     else:
         refuse_if_taken(plan.folder)
         plan = replace(plan, run=start.pinned(plan.run, plan.folder))
+    return _launched(plan, resume_from, watch)
+
+
+def _launched(plan: Plan, resume_from: Path | None, watch: Watcher) -> list[RankEnded]:
+    """On processes of this machine; once more, and more often, if they die and the run says so."""
     tail = Tail(plan.events)
-    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
-    return launch(
-        plan.run.num_ranks, _rank_body, (*sent, resume_from), on_tick=lambda: watch(tail())
-    )
+    aftermath = Aftermath(plan.run, partial(_write_down, plan.events))
+
+    def tick() -> None:
+        events = tail()
+        aftermath.hear(events)
+        watch(events)
+
+    while True:
+        recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
+        sent = (recipe, values, plan.folder, plan.stops, resume_from)
+        try:
+            return launch(plan.run.num_ranks, _rank_body, sent, on_tick=tick)
+        except RankFailed as death:
+            again = aftermath.begins_again(death.rank, death.how, death.account)
+            tick()
+            if not again:
+                raise
+            plan, resume_from = _begin_again(plan)
+
+
+def _write_down(events: Path, event: Event) -> None:
+    if events.exists():  # else nobody has come so far that there is a run to tell of
+        log = Writer(events)
+        log(event)
+        log.close()
+
+
+def _begin_again(plan: Plan) -> tuple[Plan, Path | None]:
+    """From the last checkpoint; where there is none, from the very beginning."""
+    if checkpoint.finished(plan.checkpoints):
+        return _take_up(plan)
+    checkpoint.discard_unfinished(plan.checkpoints)
+    (plan.checkpoints / checkpoint.BEST).unlink(missing_ok=True)
+    choices.forget_from(plan.choices, 0)
+    return plan, None
 
 
 def _take_up(plan: Plan) -> tuple[Plan, Path]:
@@ -179,7 +217,11 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     meters = Meters(run.device, _device_index(run))
     comm.start_clock()
     with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
-        ended = run_blocking(rank.play())
+        try:
+            ended = run_blocking(rank.play())
+        except Exception as error:
+            error.add_note(f"on rank {comm.rank}, after {rank.replica.turns} turns")
+            raise
     comm.close()
     dist.destroy_process_group()
     log.close()
@@ -250,15 +292,13 @@ def simulate(
     if folder is not None:
         refuse_if_taken(folder)
     run, data = start.pinned(run, folder), _open_data(run)
-    chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
-    recorders: list[Recorder] = []
+    recorders: Recorders | None = None
     if plan is not None:
         plan = replace(plan, run=run)
         start.check(run, data, plan.folder)
         start.keep(run, plan.folder)
         write_plan(plan, "virtual", timing_only, data=_identity(data))
-        recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
-        chance = recorders.__getitem__
+        recorders = Recorders(plan.choices, run.num_ranks)
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
     around = Surroundings(
         "virtual",
@@ -270,31 +310,15 @@ def simulate(
         hosts=run.cluster.hosts(run.workers, run.strategy.shares(run.workers)),
     )
     try:
-        ended = play_virtual(run, around, chance)
+        if recorders is None:
+            ended = play_virtual(run, around, lambda rank: Live())
+        else:
+            ended = play_virtual(run, around, recorders.of, forget=recorders.forget_from)
     finally:
         log.close()
-        for recorder in recorders:
-            recorder.close()
-    return ended, log.events
-
-
-def play_virtual(
-    run: Run,
-    around: Surroundings,
-    chance: Callable[[int], Chance],
-    hosts: Sequence[int] = (),
-) -> list[RankEnded]:
-    """The `hosts` of all ranks are the cluster's, unless a replay brings those of its run."""
-    keep_freed_memory()
-    torch.set_num_threads(run.threads)
-    of_workers = hosts[: run.workers] or run.cluster.hosts(run.workers)
-    groups = run.strategy.groups(run.workers, of_workers)
-    shares = run.strategy.shares(run.workers)
-    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares, hosts)
-    ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
-    for rank in ranks:
-        rank.begin()
-    return world.run(lambda comm: ranks[comm.rank].play())
+        if recorders is not None:
+            recorders.close()
+    return ended, standing(log.events)
 
 
 # -- replay ----------------------------------------------------------------------------------
@@ -329,7 +353,10 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     begins = start.place(plan.run, folder)
     data = _open_data(plan.run)
     around = Surroundings("virtual", data, log, start=begins, stops=plan.stops)
-    again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
+    undisturbed = replace(plan.run, cluster=replace(plan.run.cluster, faults=()))
+    again = play_virtual(
+        undisturbed, around, lambda rank: Replayer(recorded, rank), stored["hosts"]
+    )
     now = environment() | {"data": _identity(data)}
     then = stored["environment"] | {"data": stored.get("data", "")}
     return Replay(

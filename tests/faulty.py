@@ -27,7 +27,8 @@ class _FailingData:
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         fuse = Path(self._task.fuse)
         if self._turns == self._task.turn and dist.is_initialized() and self._is_due(fuse):
-            fuse.unlink()  # so that a resumed run goes on
+            if not self._task.again:
+                fuse.unlink()  # so that a resumed run goes on
             fuse.with_suffix(".burnt").touch()  # tells the moment
             if self._task.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -50,6 +51,7 @@ class Faulty:
     rank: int = 1
     turn: int = 20
     how: str = "kill"
+    again: bool = False  # and whenever it comes so far once more
 
     def _teacher(self) -> Teacher:
         return Teacher(inputs=8, hidden=(16, 16), classes=3, train=1024, dev=128)

@@ -16,9 +16,11 @@ from regatta.cli.common import (
     ClusterOption,
     Device,
     From,
+    OnDeath,
     Out,
     Oversubscribe,
     Recipe,
+    Restarts,
     Seed,
     Settings,
     StrategyOption,
@@ -28,6 +30,7 @@ from regatta.cli.common import (
     app,
     beginning_with,
     display_of,
+    dying,
     err,
     out,
     prepare,
@@ -48,6 +51,8 @@ def train(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
     out_folder: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     device: Device = None,
@@ -63,7 +68,7 @@ def train(
     from regatta.resolve import resolve, resumed_plan, with_workers
     from regatta.worlds.processes import environment_rank
 
-    place = environment_rank()
+    place, settings = environment_rank(), dying(on_death, restarts, settings)
     if resume:
         if seed is not None or device is not None or threads is not None:
             raise ValueError("a run goes on as it began: leave --seed, --device, --threads out")
@@ -115,6 +120,8 @@ def simulate(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
     out_folder: Out = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -123,6 +130,7 @@ def simulate(
     from regatta import folders, runs
     from regatta.resolve import resolve, with_workers
 
+    settings = dying(on_death, restarts, settings)
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)

@@ -49,6 +49,7 @@ class Cluster:
     straggle: float = 5.0  # ... by this factor
     jitter_seed: int = 0
     faults: tuple[str, ...] = ()  # what goes wrong: see cluster/faults.py
+    restart_seconds: Seconds = 0.0  # from a death until all ranks compute again
     price_per_hour: float = 0.0  # of a host; 0: not known
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class Cluster:
         for name in (
             "sample_seconds", "batch_seconds", "latency", "local_latency", "jitter", "stragglers",
             "price_per_hour", "uneven", "pauses", "pause_seconds", "step_bandwidth", "sum_latency",
-            "sum_bandwidth", "devices",
+            "sum_bandwidth", "devices", "restart_seconds",
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"cluster.{name} must not be negative")

@@ -21,6 +21,7 @@ from regatta.report.cells import (
     without_empty_columns,
 )  # fmt: skip
 from regatta.report.combinations import combinations, families
+from regatta.report.deaths import deaths
 from regatta.report.nodes import accuracies, throughputs
 from regatta.report.tta import tta_beyond_target
 from regatta.statistics import Comparison
@@ -33,7 +34,13 @@ def all_tables(outcome: Outcome) -> list[Table]:
     made = [standings(outcome), combinations(outcome), families(outcome), levels(outcome)]
     made += [throughputs(outcome), accuracies(outcome)]
     made += [tta_beyond_target(outcome), speed(outcome), accuracy(outcome)]
-    made += [resources(outcome), cost(outcome), predictions(outcome), tuning(outcome)]
+    made += [
+        deaths(outcome),
+        resources(outcome),
+        cost(outcome),
+        predictions(outcome),
+        tuning(outcome),
+    ]
     return [table for table in made if table is not None and table.rows]
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from regatta.comm import Comm, Vector
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
+from regatta.strategies.fate import Fate
 
 Answer = Literal["worker 0", "server", "meeting"]
 
@@ -56,6 +57,11 @@ class Strategy:
         """Why one worker alone does not do what plain stochastic gradient descent does, if so."""
         return ""
 
+    @property
+    def fates(self) -> Mapping[str, Fate]:
+        """By role, `worker` or `server`: what follows when a rank of it dies."""
+        raise NotImplementedError
+
     def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
         """Sub-groups for collective operations, by name; `hosts` has every worker's host."""
         return {}
@@ -76,6 +82,9 @@ class Strategy:
 
     def holder(self, workers: int) -> int:
         return workers if self.answer == "server" else 0
+
+    def fate_of(self, rank: int, workers: int) -> Fate:
+        return self.fates["worker" if rank < workers else "server"]
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.worker if rank < workers else self.server

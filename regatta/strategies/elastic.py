@@ -12,6 +12,7 @@ from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, take_back
+from regatta.strategies.fate import ALL_NEEDED
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Elastic(Strategy):
     """Elastic averaging: models of their own and a common centre pull at each other."""
 
     name = "elastic"
+    fates = ALL_NEEDED
     steps_alone = True
     source = "Zhang, Choromanska & LeCun (2015); torch-distlearn's AllReduceEA"
     modes: ClassVar[Sequence[str]] = (

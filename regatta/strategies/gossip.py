@@ -11,6 +11,7 @@ from regatta.compress.line import Line, line_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, hand_over, take_back
+from regatta.strategies.fate import ALL_NEEDED
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Gossip(Strategy):
     """Decentralised, asynchronous: each worker averages with one random neighbour at a time."""
 
     name = "gossip"
+    fates = ALL_NEEDED
     steps_alone = True
     answer = "meeting"
     deterministic = False

@@ -16,6 +16,7 @@ from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy
 from regatta.strategies.counter import Servers, one_way
+from regatta.strategies.fate import ALL_NEEDED
 from regatta.strategies.team import HOST, Team, check_group, leaders, team_exchange, teams
 
 AUTO = "auto"
@@ -27,6 +28,7 @@ class ParameterServer(Strategy):
     """Servers hold the model; workers push gradients and pull weights, at once or in rounds."""
 
     name = "parameter-server"
+    fates = ALL_NEEDED
     source = "Campos et al., section 5; iFlytek's central node; Chen et al. 2016 (backup)"
     modes = (
         "", "servers=2", "servers=3,placement=colocated", "max_staleness=4", "damp=staleness",

@@ -35,11 +35,11 @@ class WrongUsage(ValueError):
 
 
 class RankFailed(WorldFailed):
-    """Carries the failed rank's own account."""
+    """Says which rank failed and how, and carries its own account."""
 
-    def __init__(self, message: str, account: str = "") -> None:
-        super().__init__(message)
-        self.account = account
+    def __init__(self, rank: int, how: str, account: str = "") -> None:
+        super().__init__(f"rank {rank} {how}")
+        self.rank, self.how, self.account = rank, how, account
 
 
 def launch(
@@ -126,8 +126,8 @@ class _Watch:
         if kind == "usage":
             return WrongUsage(what[0].removeprefix("WrongUsage: "))
         if kind == "died":
-            return RankFailed(f"rank {rank} {_how_it_ended(what)}")
-        return RankFailed(f"rank {rank} failed: {what[0]}", what[1])
+            return RankFailed(rank, _how_it_ended(what))
+        return RankFailed(rank, f"failed: {what[0]}", what[1])
 
 
 def _how_it_ended(exitcode: int | None) -> str:

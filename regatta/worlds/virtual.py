@@ -17,7 +17,7 @@ import torch
 
 from regatta.choices import NOTHING, Chance, Kind, Live
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work
+from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work, from_then_on
 from regatta.comm import (
     ANY,
     DATA,
@@ -30,7 +30,7 @@ from regatta.comm import (
     Vector,
 )
 from regatta.worlds.adding import by_host
-from regatta.worlds.hardware import Device, Link
+from regatta.worlds.hardware import Device, Link, cuts_among
 from regatta.worlds.memory import seldom_collecting
 from regatta.worlds.operations import (
     SENT,
@@ -41,7 +41,7 @@ from regatta.worlds.operations import (
     Pending,
     complain_of_waiting,
 )
-from regatta.worlds.sharing import Sharing, Way
+from regatta.worlds.sharing import Sharing
 
 T = TypeVar("T")
 
@@ -49,7 +49,8 @@ T = TypeVar("T")
 class VirtualWorld:
     """`shares` names, for every rank after the workers, the worker whose device it shares.
 
-    Ranks are on the `hosts` of the cluster, unless a replay brings those of its run.
+    Ranks are on the `hosts` of the cluster, unless a replay brings those of its run. The cluster's
+    faults are on a clock on which this world `began`; `on_crash` is told of a rank that dies.
     """
 
     def __init__(
@@ -61,9 +62,12 @@ class VirtualWorld:
         chance: Callable[[int], Chance] = lambda rank: Live(),
         shares: Sequence[int | None] | None = None,
         hosts: Sequence[int] = (),
+        began: Seconds = 0.0,
+        on_crash: Callable[[int], None] = lambda rank: None,
     ) -> None:
         self.size = size
         self.cluster = cluster
+        self.on_crash = on_crash
         workers = size if workers is None else workers
         shares = cluster.placed(workers, [None] * (size - workers) if shares is None else shares)
         self.hosts = list(hosts) or cluster.hosts(workers, shares)
@@ -73,10 +77,10 @@ class VirtualWorld:
         self.sharing = Sharing(self._at, lambda: self.now) if cluster.sharing == "fair" else None
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
-        faults = cluster.faults_of(size, len(set(self.hosts)))
+        faults = from_then_on(cluster.faults_of(size, len(set(self.hosts))), began)
         cuts = [fault for fault in faults if isinstance(fault, Cut)]
         self._groups = {
-            name: Group(name, ranks, by_host(ranks, self.hosts), self._that_part(ranks, cuts))
+            name: Group(name, ranks, by_host(ranks, self.hosts), self._cuts_among(ranks, cuts))
             for name, ranks in self.groups.items()
         }
         cards = {
@@ -119,10 +123,8 @@ class VirtualWorld:
                     comm._coroutine.close()
         return [comm._result for comm in self.comms]
 
-    def _that_part(self, ranks: Sequence[int], cuts: Sequence[Cut]) -> list[Cut]:
-        """The cuts that keep these ranks from each other."""
-        hosts = {self.hosts[rank] for rank in ranks}
-        return [cut for cut in cuts if cut.host in hosts and len(hosts) > 1]
+    def _cuts_among(self, ranks: Sequence[int], cuts: Sequence[Cut]) -> list[Cut]:
+        return cuts_among({self.hosts[rank] for rank in ranks}, cuts)
 
     def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
         heappush(self._heap, (time, next(self._ticket), action, argument))
@@ -314,15 +316,13 @@ class VirtualComm:
         world, receiver = self._world, self._world.comms[dst]
         assert world.sharing is not None
         into = receiver._card if link is self._card else receiver._local
-        full = world.cluster.duplex
-        ways: dict[Way, float] = {(link, "out" if full else ""): link.bandwidth}
-        ways[into, "in" if full else ""] = into.bandwidth
 
         def passed(began: Seconds) -> None:
             if self.traffic.timeline is not None:
                 self.traffic.timeline.note("s", began, world.now)
             world._at(world.now + link.latency, receiver._deliver, message)
 
+        ways = link.ways(into, world.cluster.duplex)
         world.sharing.begin(ways, message.data.nbytes, passed)
 
     def _add_note(self, error: Exception) -> None:
@@ -355,6 +355,7 @@ class VirtualComm:
             self._coroutine.close()
             self._coroutine = self._waits_for = None
             self.is_dead = True
+            self._world.on_crash(self.rank)
 
     def _recorded(self, kind: Kind) -> int:
         recorded = self.chance.take(kind)
