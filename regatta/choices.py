@@ -14,8 +14,8 @@ from collections import defaultdict, deque
 from pathlib import Path
 from typing import Literal, Protocol
 
-Kind = Literal["recv", "poll", "stop"]
-KINDS: tuple[Kind, ...] = ("recv", "poll", "stop")
+Kind = Literal["recv", "poll", "stop", "heir", "died"]
+KINDS: tuple[Kind, ...] = ("recv", "poll", "stop", "heir", "died")
 NOTHING = -1  # a poll that found no message
 _LINE_LENGTH = 256  # outcomes a line, and the most that a killed rank has not written yet
 
@@ -27,6 +27,10 @@ class Chance(Protocol):
 
     def begin(self, segment: int) -> None: ...
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None:
+        """That `rank` is dead, and was in so many of this segment's sums of the world."""
+        ...
+
     def take(self, kind: Kind) -> int | None:
         """The recorded outcome, or None where chance is to decide (or recorded nothing more)."""
         ...
@@ -41,6 +45,7 @@ class Live:
 
     def begin(self, segment: int) -> None: ...
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None: ...
     def flush(self) -> None: ...
     def take(self, kind: Kind) -> int | None:
         return None
@@ -65,6 +70,10 @@ class Recorder(Live):
         if len(pending) >= _LINE_LENGTH:
             self.flush()
 
+    def bury(self, rank: int, sums: int) -> None:
+        """At once, and by everybody: who is to write it down may be the next to die."""
+        self._write(rank, "died", [sums])
+
     def close(self) -> None:
         self.flush()
         os.close(self._file)
@@ -72,10 +81,13 @@ class Recorder(Live):
     def flush(self) -> None:
         for kind, outcomes in self._pending.items():
             if outcomes:
-                line = {"segment": self._segment, "rank": self._rank, kind: outcomes}
-                # One write a line: the kernel appends it whole, whatever other ranks write.
-                os.write(self._file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+                self._write(self._rank, kind, outcomes)
         self._pending.clear()
+
+    def _write(self, rank: int, kind: Kind, outcomes: list[int]) -> None:
+        line = {"segment": self._segment, "rank": rank, kind: outcomes}
+        # One write a line: the kernel appends it whole, whatever other ranks write.
+        os.write(self._file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
 
 
 class Recorders:
@@ -118,11 +130,19 @@ class Replayer:
         }
 
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None: ...
     def flush(self) -> None: ...
     def take(self, kind: Kind) -> int | None:
         left = self._left[kind]
-        if kind == "stop":  # asked every turn, true once
+        if kind in ("stop", "died"):  # asked often, true once
             return left[0] if left else None
+        if kind == "heir":
+            return left.popleft() if left else None
+        if not left and self._left["died"]:
+            raise ValueError(
+                f"rank {self._rank} died, and with it what chance it had met: "
+                "this run cannot be replayed"
+            )
         if not left:
             raise ValueError(
                 f"choices.jsonl holds no further {kind} of rank {self._rank}: "

@@ -156,6 +156,9 @@ class Run:
     def num_ranks(self) -> int:
         return self.workers + self.strategy.num_servers
 
+    def follows_death_of(self, rank: int) -> str:
+        return self.death.follows(self.strategy.fate_of(rank, self.workers))
+
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,

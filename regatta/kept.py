@@ -15,6 +15,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.segment: int | None = None
+        self.time = 0.0
         self._whole: dict[int, State] = {}
         self._aside: dict[int, State] = {}
 
@@ -23,8 +24,9 @@ class Kept:
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._aside[rank] = copies, json.loads(json.dumps(numbers))
 
-    def publish(self, segment: int) -> None:
-        self.segment, self._whole, self._aside = segment, self._aside, {}
+    def publish(self, segment: int, time: float) -> None:
+        self.segment, self.time = segment, time
+        self._whole, self._aside = self._aside, {}
 
     def load_rank(self, rank: int) -> State:
         tensors, numbers = self._whole[rank]

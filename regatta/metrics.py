@@ -84,7 +84,6 @@ def summarise(events: Sequence[Event]) -> Summary:
     ages = staleness(ranks)
     arrived = _arrival(scores, started)
     usages = [e for e in events if isinstance(e, Usage)]
-    deaths = [e for e in events if isinstance(e, Died)]
     price = started.price_per_hour
     was_resumed = any(isinstance(e, Resumed) for e in events)  # counters began anew
     return Summary(
@@ -127,8 +126,8 @@ def summarise(events: Sequence[Event]) -> Summary:
         cost_to_target=cost_of(wall_time(arrived.lasting, scores), price),
         joules=None if was_resumed else _joules(ranks, started.hosts),
         start=started.start,
-        deaths=len(deaths),
-        lost_seconds=sum(death.lost for death in deaths),
+        deaths=sum(isinstance(e, Died) for e in events),
+        lost_seconds=sum(e.lost for e in events if isinstance(e, Died)),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from regatta.aftermath import Aftermath
 from regatta.choices import Chance
-from regatta.comm import Seconds, WorldFailed
+from regatta.comm import Loss, Seconds, WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded
@@ -44,7 +44,7 @@ def play_virtual(
     if not run.cluster.faults:
         return _attempt(run, around, chances, hosts)
     tell = around.log
-    aftermath = Aftermath(run, tell)
+    aftermath = Aftermath(run, tell, hosts[: run.workers] or run.cluster.hosts(run.workers))
 
     def log(event: Event) -> None:
         aftermath.hear([event])
@@ -56,7 +56,7 @@ def play_virtual(
         try:
             return _attempt(run, around, chances, hosts, aftermath)
         except _Crashed as crash:
-            aftermath.begins_again(crash.rank, "crashed", time=crash.time)
+            aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=kept.time)
             forget(kept.segment or 0)
             around = replace(
                 around,
@@ -75,12 +75,15 @@ def _attempt(
 ) -> list[RankEnded]:
     began = around.began or 0.0
 
-    def crash(rank: int) -> None:
-        now = began + world.now
+    def crash(rank: int) -> Sequence[Loss]:
         assert aftermath is not None
-        if aftermath.may_restart(rank):
-            raise _Crashed(rank, now)
-        aftermath.begins_again(rank, "crashed", time=now)
+        now, place = began + world.now, {r.comm.rank: r.stream.place for r in ranks}
+        losses = aftermath.goes_on(rank, "crashed", now, place)
+        if not losses:
+            if aftermath.may_restart(rank):
+                raise _Crashed(rank, now)
+            aftermath.begins_again(rank, "crashed", time=now)
+        return losses
 
     groups = run.strategy.groups(
         run.workers, hosts[: run.workers] or run.cluster.hosts(run.workers)

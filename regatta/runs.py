@@ -27,6 +27,7 @@ from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
 from regatta.playing import play_virtual
 from regatta.sampler import Sampler
+from regatta.strategies.fate import GO_ON
 from regatta.tasks import Data
 from regatta.worlds.launch import RankFailed, WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
@@ -37,6 +38,7 @@ from regatta.worlds.processes import (
     environment_rank,
     run_blocking,
 )  # fmt: skip
+from regatta.worlds.roll_call import READY, Line
 
 Watcher = Callable[[list[Event]], None]
 
@@ -84,7 +86,7 @@ def _launched(plan: Plan, resume_from: Path | None, watch: Watcher) -> list[Rank
         recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
         sent = (recipe, values, plan.folder, plan.stops, resume_from)
         try:
-            return launch(plan.run.num_ranks, _rank_body, sent, on_tick=tick)
+            return launch(plan.run.num_ranks, _rank_body, sent, tick, aftermath.goes_on)
         except RankFailed as death:
             again = aftermath.begins_again(death.rank, death.how, death.account)
             tick()
@@ -132,10 +134,11 @@ def _take_up(plan: Plan) -> tuple[Plan, Path]:
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
+    line: Line,
 ) -> RankEnded:  # fmt: skip
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder, stops), resume_from)
+    return _play_process(Plan(recipe, run, folder, stops), resume_from, line)
 
 
 def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
@@ -181,7 +184,7 @@ def _from_rank_0(*texts: str) -> list[str]:
     return bytes(data.tolist()).decode().split("\0")
 
 
-def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
+def _play_process(plan: Plan, resume_from: Path | None, line: Line | None = None) -> RankEnded:
     """Be one rank of the world that was just connected."""
     run = plan.run
     keep_freed_memory()
@@ -198,12 +201,14 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
-    comm = ProcessComm(groups, chance, run.device, run.transport, hosts)
+    mortal = [rank for rank in range(run.num_ranks) if run.follows_death_of(rank) == GO_ON]
+    comm = ProcessComm(groups, chance, run.device, run.transport, hosts, line, mortal)
     log = Writer(plan.events)
     around = Surroundings(
         world="processes",
         data=data,
         log=log,
+        told=partial(read_events, plan.events),
         folder=plan.folder,
         resume_from=resume_from,
         start=start.place(run, plan.folder),
@@ -216,6 +221,8 @@ def _play_process(plan: Plan, resume_from: Path | None) -> RankEnded:
     rank.begin()
     meters = Meters(run.device, _device_index(run))
     comm.start_clock()
+    if line is not None:
+        line.report(READY, comm.survives)
     with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
         try:
             ended = run_blocking(rank.play())
@@ -304,6 +311,7 @@ def simulate(
         "virtual",
         data,
         log,
+        (lambda: log.events) if plan is None else partial(read_events, plan.events),
         folder,
         start=start.place(run, folder),
         timing_only=timing_only,
@@ -343,16 +351,16 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
             f"{folder} was simulated for its timing only: it has no weights to compare"
         )
     ended = [e for e in read_events(plan.events) if isinstance(e, RankEnded)]
-    if len(ended) < plan.run.num_ranks:
-        raise ValueError(
-            f"{folder} has not ended (ranks that have: {len(ended)} of {plan.run.num_ranks}): "
-            "resume it first"
-        )
     recorded = choices.read(plan.choices)
+    expected = plan.run.num_ranks - len({rank for _, rank, kind in recorded if kind == "died"})
+    if len(ended) < expected:
+        raise ValueError(
+            f"{folder} has not ended (ranks that have: {len(ended)} of {expected}): resume it first"
+        )
     log = Writer(None, lambda event: watch([event]))
     begins = start.place(plan.run, folder)
     data = _open_data(plan.run)
-    around = Surroundings("virtual", data, log, start=begins, stops=plan.stops)
+    around = Surroundings("virtual", data, log, lambda: log.events, start=begins, stops=plan.stops)
     undisturbed = replace(plan.run, cluster=replace(plan.run.cluster, faults=()))
     again = play_virtual(
         undisturbed, around, lambda rank: Replayer(recorded, rank), stored["hosts"]
@@ -361,7 +369,7 @@ def replay(folder: Path, watch: Watcher = ignore) -> Replay:
     then = stored["environment"] | {"data": stored.get("data", "")}
     return Replay(
         recorded={e.rank: str(e.digest) for e in ended},
-        replayed={e.rank: str(e.digest) for e in again},
+        replayed={e.rank: str(e.digest) for e in again if e is not None},
         differences=[
             f"{name}: recorded with {was}, replayed with {now.get(name)}"
             for name, was in then.items()

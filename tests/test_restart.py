@@ -15,8 +15,8 @@ from regatta.death import Death
 from regatta.events import Checkpointed, Died, Evaluated, RankEnded, Resumed, Started, read
 from regatta.folders import Plan
 from regatta.metrics import summarise
-from regatta.report.deaths import deaths as table_of_deaths
 from regatta.race.outcome import of_run
+from regatta.report.deaths import deaths as table_of_deaths
 from regatta.strategies import registry
 from regatta.worlds.launch import RankFailed
 
@@ -100,7 +100,7 @@ def test_not_more_often_than_it_may(tmp_path):
 def test_an_error_that_comes_again_is_no_accident(tmp_path):
     fuse = light_fuse(tmp_path, 1, 9, "raise")
     limit = ("task.again=true", "death.restarts=1000")
-    made = plan(tmp_path / "run", "all-reduce", 2, OFTEN + RESTART + fuse + limit)
+    made = plan(tmp_path / "run", "all-reduce", 2, RESTART + fuse + limit)
     with pytest.raises(RankFailed, match="the batch was cursed"):
         runs.train(made)
     assert [death.then for death in only(Died, read(made.events))] == ["restart", "stop"]

@@ -161,6 +161,9 @@ class TimingReplica(TimingPart):
         self._stages: dict[tuple[int, int], TimingPart] = {}
         self._rehearsal = rehearsal
         self._seed = seed
+        self.tell(changed)
+
+    def tell(self, changed: Callable[[], None]) -> None:
         self._changed = changed  # type: ignore[method-assign]
 
     def __aiter__(self) -> AsyncIterator[Vector]:

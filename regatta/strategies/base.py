@@ -59,7 +59,10 @@ class Strategy:
 
     @property
     def fates(self) -> Mapping[str, Fate]:
-        """By role, `worker` or `server`: what follows when a rank of it dies."""
+        """By role, what follows when a rank of it dies: `worker`, `server`, and `holder` where
+
+        the worker that holds the answer fares otherwise than the others.
+        """
         raise NotImplementedError
 
     def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
@@ -84,7 +87,10 @@ class Strategy:
         return workers if self.answer == "server" else 0
 
     def fate_of(self, rank: int, workers: int) -> Fate:
-        return self.fates["worker" if rank < workers else "server"]
+        role = "worker" if rank < workers else "server"
+        if rank == self.holder(workers) and "holder" in self.fates:
+            role = "holder"
+        return self.fates[role]
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.worker if rank < workers else self.server

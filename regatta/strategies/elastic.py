@@ -1,18 +1,18 @@
 """EASGD: every worker has a model of its own, tied to a common centre by an elastic force."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from regatta.comm import EMPTY, GOODBYE, Comm, Vector
+from regatta.comm import EMPTY, GONE, GOODBYE, Comm, Vector
 from regatta.compress import NONE, code_for_models
 from regatta.compress.line import Line, line_bytes
 from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, take_back
-from regatta.strategies.fate import ALL_NEEDED
+from regatta.strategies.fate import ALL_NEEDED, WORKERS_ARE_FREE, Fate
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Elastic(Strategy):
     """Elastic averaging: models of their own and a common centre pull at each other."""
 
     name = "elastic"
-    fates = ALL_NEEDED
     steps_alone = True
     source = "Zhang, Choromanska & LeCun (2015); torch-distlearn's AllReduceEA"
     modes: ClassVar[Sequence[str]] = (
@@ -54,6 +53,10 @@ class Elastic(Strategy):
     @property
     def num_servers(self) -> int:
         return 0 if self.mode == "sync" else 1
+
+    @property
+    def fates(self) -> Mapping[str, Fate]:
+        return ALL_NEEDED if self.mode == "sync" else WORKERS_ARE_FREE
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.peer if self.mode == "sync" else super().role(rank, workers)
@@ -136,11 +139,11 @@ class Elastic(Strategy):
 
     async def server(self, comm: Comm, replica: Replica) -> None:
         line = Line(code_for_models(self.compress), comm, replica, feedback=False)
-        left = 0
-        while left < comm.size - 1:
+        visitors = set(range(comm.size - 1))
+        while visitors:
             message = await comm.recv()
-            if message.tag == GOODBYE:
-                left += 1
+            if message.tag in (GOODBYE, GONE):
+                visitors.discard(message.src)
                 continue
             alpha = self.pull(comm.size - 1)
             visitor, count = line.decoded(message), message.version

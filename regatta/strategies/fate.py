@@ -27,3 +27,7 @@ class Fate:
 _NEEDED = Fate(STOP, (RESTART,))
 
 ALL_NEEDED: Final = {"worker": _NEEDED, "server": _NEEDED}
+WORKERS_ARE_FREE: Final = {
+    "worker": Fate(GO_ON, (STOP, RESTART)),
+    "server": Fate(RESTART, (STOP,)),
+}

@@ -1,8 +1,9 @@
 """Start a world of processes on this machine, and end it as one.
 
 Ranks are forked from a server process that has imported everything once, so a second run starts in
-a fraction of a second. The first rank that fails ends the world: the others are stopped, and what
-the parent raises names that rank and carries its traceback or its signal.
+a fraction of a second. The first rank that fails ends the world, unless it is one that the others
+go on without: all are stopped, and what the parent raises names the rank that failed and carries
+its traceback or its signal.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from regatta.comm import WorldFailed
+from regatta.comm import Loss, WorldFailed
 from regatta.worlds import warm_up
+from regatta.worlds.roll_call import DECIDED, HEARD, LOST, READY, Line, RollCall
 
 _GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.2
 
 Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> picklable result
+OnDeath = Callable[[int, str], Sequence[Loss]]  # of this rank, in this way; none: the world ends
 
 
 class WrongUsage(ValueError):
@@ -43,43 +46,67 @@ class RankFailed(WorldFailed):
 
 
 def launch(
-    size: int, body: Body, arguments: tuple[Any, ...], on_tick: Callable[[], None] = lambda: None
+    size: int,
+    body: Body,
+    arguments: tuple[Any, ...],
+    on_tick: Callable[[], None] = lambda: None,
+    on_death: OnDeath | None = None,
 ) -> list[Any]:
-    """Run `body` in `size` processes; their results by rank."""
+    """Run `body` in `size` processes; their results by rank, without those who died.
+
+    Where `on_death` is given, ranks get a line to the launcher as their last argument. It is asked
+    whether the others go on when one dies, and answers with whom they lose: nobody ends the world.
+    """
     context = multiprocessing.get_context("forkserver")
     warm_up()
     with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
-        ranks: list[tuple[Any, Connection]] = []
-        lifelines: list[Connection] = []
+        ranks: list[_Started] = []
         try:
             for rank in range(size):
                 report, report_end = context.Pipe(duplex=False)
-                lifeline_end, lifeline = context.Pipe(duplex=False)
+                news_end, news = context.Pipe(duplex=False)
                 process = context.Process(
                     target=_run_rank,
-                    args=(body, rank, size, init_method, arguments, report_end, lifeline_end),
+                    args=(body, rank, size, init_method, arguments, report_end, news_end,
+                          on_death is not None),
                     name=f"regatta rank {rank}",
-                )
+                )  # fmt: skip
                 process.start()
                 report_end.close()
-                lifeline_end.close()
-                ranks.append((process, report))
-                lifelines.append(lifeline)
-            return _Watch(ranks, on_tick).until_the_end()
+                news_end.close()
+                ranks.append(_Started(process, report, news))
+            return _Watch(ranks, on_tick, on_death).until_the_end()
         finally:
-            for process, _ in ranks:
-                if process.is_alive():
-                    process.kill()
-                process.join()
+            for started in ranks:
+                if started.process.is_alive():
+                    started.process.kill()
+                started.process.join()
+
+
+class _Started(NamedTuple):
+    """A rank's process, what it reports, and what it is told."""
+
+    process: Any
+    report: Connection
+    news: Connection
 
 
 class _Watch:
-    def __init__(self, ranks: list[tuple[Any, Connection]], on_tick: Callable[[], None]) -> None:
-        self._processes = [process for process, _ in ranks]
-        self._pipes = {pipe: rank for rank, (_, pipe) in enumerate(ranks)}
+    def __init__(
+        self,
+        ranks: list[_Started],
+        on_tick: Callable[[], None],
+        on_death: OnDeath | None,
+    ) -> None:
+        self._ranks = ranks
+        self._pipes = {started.report: rank for rank, started in enumerate(ranks)}
         self._reports: dict[int, tuple[str, Any]] = {}
         self._on_tick = on_tick
+        self._on_death = on_death
+        self._roll_call = RollCall(len(ranks))
+        self._surviving = 0  # ranks that are ready to go on without others
+        self._lost: set[int] = set()  # ranks that the others go on without
         self._interrupts = 0
 
     def until_the_end(self) -> list[Any]:
@@ -95,25 +122,62 @@ class _Watch:
         self._on_tick()
         if self._failures():
             raise self._cause()
-        return [self._reports[rank][1] for rank in range(len(self._processes))]
+        return [result for _, (_, result) in sorted(self._reports.items())]
 
     def _listen(self) -> None:
         for pipe in wait(list(self._pipes), timeout=_TICK_SECONDS):
             assert isinstance(pipe, Connection)
-            rank = self._pipes.pop(pipe)
+            rank = self._pipes[pipe]
             try:
-                self._reports[rank] = pipe.recv()
+                kind, what = pipe.recv()
             except EOFError:  # it died without a word
-                self._processes[rank].join(1.0)
-                self._reports[rank] = ("died", self._processes[rank].exitcode)
+                process = self._ranks[rank].process
+                process.join(1.0)
+                kind, what = "died", process.exitcode
+            if kind == READY:
+                self._surviving += what
+            elif kind == HEARD:
+                self._roll_call.hear(rank, *what)
+            else:
+                del self._pipes[pipe]
+                self._part_with(rank, kind, what)
+            for decided in self._roll_call.decided():
+                self._tell_all(DECIDED, decided)
+
+    def _part_with(self, rank: int, kind: str, what: Any) -> None:
+        """A rank has said its last word."""
+        if kind == "result":
+            self._roll_call.leave(rank)
+        if rank not in self._lost and not self._is_survived(rank, kind, what):
+            self._reports[rank] = (kind, what)
+
+    def _is_survived(self, rank: int, kind: str, what: Any) -> bool:
+        ready = self._surviving == len(self._ranks)
+        if self._on_death is None or not ready or kind not in ("died", "error"):
+            return False
+        if self._failures():
+            return False
+        losses = self._on_death(rank, _how_it_failed(kind, what))
+        for loss in losses:
+            self._lost.add(loss.rank)
+            self._roll_call.leave(loss.rank)
+            if loss.rank != rank:
+                self._ranks[loss.rank].process.kill()
+            self._tell_all(LOST, loss)
+        return bool(losses)
+
+    def _tell_all(self, kind: str, what: Any) -> None:
+        for rank in self._pipes.values():
+            with suppress(BrokenPipeError):  # it has just died; that will be heard of
+                self._ranks[rank].news.send((kind, what))
 
     def _pass_on_interrupt(self) -> None:
         self._interrupts += 1
         if self._interrupts > 1:
             raise KeyboardInterrupt
-        for process in self._processes:
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
+        for started in self._ranks:
+            if started.process.is_alive():
+                os.kill(started.process.pid, signal.SIGINT)
 
     def _failures(self) -> list[int]:
         return [rank for rank, (kind, _) in sorted(self._reports.items()) if kind != "result"]
@@ -125,9 +189,11 @@ class _Watch:
         kind, what = self._reports[rank]
         if kind == "usage":
             return WrongUsage(what[0].removeprefix("WrongUsage: "))
-        if kind == "died":
-            return RankFailed(rank, _how_it_ended(what))
-        return RankFailed(rank, f"failed: {what[0]}", what[1])
+        return RankFailed(rank, _how_it_failed(kind, what), "" if kind == "died" else what[1])
+
+
+def _how_it_failed(kind: str, what: Any) -> str:
+    return _how_it_ended(what) if kind == "died" else f"failed: {what[0]}"
 
 
 def _how_it_ended(exitcode: int | None) -> str:
@@ -149,11 +215,13 @@ def _run_rank(
     init_method: str,
     arguments: tuple[Any, ...],
     pipe: Connection,
-    lifeline: Connection,
+    news: Connection,
+    with_line: bool,
 ) -> None:
-    _die_with_parent(lifeline)
+    line = Line(pipe, news)
+    line.listen()
     try:
-        result = body(rank, size, init_method, *arguments)
+        result = body(rank, size, init_method, *arguments, *([line] if with_line else []))
         pipe.send(("result", result))
         pipe.close()
     except BaseException as error:
@@ -164,15 +232,3 @@ def _run_rank(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # gloo's threads may wait for ever on ranks that are gone
-
-
-def _die_with_parent(lifeline: Connection) -> None:
-    """Nobody is left behind if the parent is killed: its end of the line closes."""
-
-    def watch() -> None:
-        try:
-            lifeline.recv()
-        except EOFError:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -11,7 +11,7 @@ from regatta.cluster.faults import Cut
 from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
 if TYPE_CHECKING:
-    from regatta.worlds.virtual import VirtualComm
+    from regatta.worlds.virtual_rank import VirtualComm
 
 
 class Done:
@@ -118,6 +118,10 @@ class Inbox:
         self._messages[self._came] = message
         self._of[message.src].append(self._came)
 
+    def drop(self, tag: int) -> None:
+        while self.take(ANY, tag) is not None:
+            pass
+
     def take(self, src: int, tag: int) -> Message | None:
         messages = self._messages
         if not messages:
@@ -131,12 +135,16 @@ class Inbox:
         return None
 
 
+Close = Callable[[Cluster, Mapping[int, Vector]], tuple[Seconds, Vector]]  # cost and result
+
+
 class Meeting:
     """A collective operation that starts when its last rank has come."""
 
-    __slots__ = ("data", "last_arrival", "ops")
+    __slots__ = ("close", "data", "last_arrival", "ops")
 
-    def __init__(self) -> None:
+    def __init__(self, close: Close) -> None:
+        self.close = close
         self.ops: list[Pending] = []  # as ranks came
         self.data: dict[int, Vector] = {}  # by rank
         self.last_arrival: Seconds = 0.0
@@ -149,7 +157,10 @@ class Meeting:
 class Group:
     """Ranks that meet for collectives, which all of them join in the same order."""
 
-    __slots__ = ("_joined", "_open", "cuts", "free", "hosts", "members", "order", "summing")
+    __slots__ = (
+        "_joined", "_left", "_open", "cuts", "free", "hosts", "members", "order", "present",
+        "summing",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -159,6 +170,7 @@ class Group:
         cuts: Sequence[Cut] = (),
     ) -> None:
         self.members = members
+        self.present: Sequence[int] = members  # in the last collective that has begun
         self.cuts = cuts
         self.hosts = len(by_host)
         # Sums are added up host by host; one rank a host is as good as one host.
@@ -167,27 +179,53 @@ class Group:
         self.summing = f"all-reduce in group {name}"
         self._joined = dict.fromkeys(members, 0)  # how many collectives, by rank
         self._open: dict[int, Meeting] = {}  # by number
+        self._left: dict[int, int] = {}  # of the dead: from which number on they are missing
 
-    def join(self, op: Pending, data: Vector, now: Seconds) -> Meeting | None:
+    def join(self, op: Pending, data: Vector, now: Seconds, close: Close) -> Meeting | None:
         """Come to a rank's next meeting, which is handed out when everybody has come."""
         rank = op.rank.rank
         number = self._joined[rank]
         self._joined[rank] = number + 1
+        if self._left and self._left.get(rank, number + 1) <= number:
+            return None  # nobody waits for it here, and it waits for ever
         meeting = self._open.get(number)
         if meeting is None:
-            meeting = self._open[number] = Meeting()
+            meeting = self._open[number] = Meeting(close)
         meeting.ops.append(op)
         meeting.data[rank] = data
         if now > meeting.last_arrival:
             meeting.last_arrival = now
-        if len(meeting.ops) < len(self.members):
+        return self._if_whole(number)
+
+    def _if_whole(self, number: int) -> Meeting | None:
+        meeting = self._open[number]
+        if self._left:
+            left, data = self._left, meeting.data
+            if any(m not in data and left.get(m, number + 1) > number for m in self.members):
+                return None
+            self.present = tuple(member for member in self.members if member in data)
+        elif len(meeting.ops) < len(self.members):
             return None
         return self._open.pop(number)
 
+    def joined(self, rank: int) -> int:
+        """How many collectives a rank has come to."""
+        return self._joined[rank]
+
+    def lose(self, rank: int, number: int) -> list[Meeting]:
+        """A rank is missing from this number on; the meetings that have waited for it alone."""
+        self._left[rank] = number
+        found = [self._if_whole(number) for number in sorted(self._open)]
+        return [meeting for meeting in found if meeting is not None]
+
     def sum(self, cluster: Cluster, data: Mapping[int, Vector]) -> tuple[Seconds, Vector]:
         """How long it takes, and what comes of it."""
-        total = _added([_added([data[rank] for rank in ranks]) for ranks in self.order])
-        return cluster.all_reduce(total.nbytes, len(self.members), self.hosts), total
+        order = self.order
+        if len(data) < len(self.members):
+            here = ([rank for rank in ranks if rank in data] for ranks in order)
+            order = [ranks for ranks in here if ranks]
+        total = _added([_added([data[rank] for rank in ranks]) for ranks in order])
+        return cluster.all_reduce(total.nbytes, len(data), self.hosts), total
 
     def spread(
         self, root: int, cluster: Cluster, data: Mapping[int, Vector]
@@ -209,9 +247,10 @@ def _added(vectors: list[Vector]) -> Vector:
 
 def complain_of_waiting(ranks: Sequence[VirtualComm]) -> None:
     """When nothing is left to happen: who waits would wait for ever, and the dead are named."""
-    waiting = [rank for rank in ranks if rank._waits_for is not None]
-    dead = [rank for rank in ranks if rank.is_dead]
-    gone = [rank for rank in ranks if rank not in waiting and rank not in dead]
+    needed = [rank for rank in ranks if rank.rank not in rank._world.lost]
+    waiting = [rank for rank in needed if rank._waits_for is not None]
+    dead = [rank for rank in needed if rank.is_dead]
+    gone = [rank for rank in needed if rank not in waiting and rank not in dead]
     told = [f"rank {rank.rank} crashed, as cluster.faults says" for rank in dead]
     told += [
         f"rank {rank.rank} waits for {rank._waits_for.describe()}"

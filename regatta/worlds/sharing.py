@@ -47,6 +47,10 @@ class _Flow:
         self.began = began
         self.share = 0.0
 
+    def is_done(self, now: Seconds) -> bool:
+        """But for a rounding error: of its bytes, or of a clock that cannot tell so little time."""
+        return self.left <= _DONE * max(self.nbytes, 1.0) or now + self.left / self.share == now
+
 
 class Sharing:
     """All messages under way; `at` lets something happen, `now` tells the time."""
@@ -91,7 +95,7 @@ class Sharing:
         if change != self._changes:  # shares are others since
             return
         self._go_on()
-        ended = [flow for flow in self._flows if flow.left <= _DONE * max(flow.nbytes, 1.0)]
+        ended = [flow for flow in self._flows if flow.is_done(self._since)]
         self._flows = [flow for flow in self._flows if flow not in ended]
         self._divide()
         for flow in ended:
