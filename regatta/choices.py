@@ -139,7 +139,7 @@ class Replayer:
         if kind == "heir":
             return left.popleft() if left else None
         if not left and self._left["died"]:
-            raise ValueError(
+            raise LostRecord(
                 f"rank {self._rank} died, and with it what chance it had met: "
                 "this run cannot be replayed"
             )
@@ -149,6 +149,10 @@ class Replayer:
                 "the recording is incomplete, or the run was changed since"
             )
         return left.popleft()
+
+
+class LostRecord(ValueError):
+    """A rank died before it could write down what chance it had met."""
 
 
 Recorded = dict[tuple[int, int, Kind], list[int]]

@@ -241,7 +241,6 @@ class Comm(Protocol):
     traffic: Traffic
     reduces_in_place: bool  # all_reduce is done with `data` once its result is there
     sends_unwritten: bool  # a receiver gets what was sent as it is, be it a vector or not
-    losses: Sequence[Loss]  # that this rank knows of; others may know of more, or fewer
 
     @property
     def groups(self) -> Mapping[str, Sequence[int]]:
@@ -253,7 +252,12 @@ class Comm(Protocol):
         """Who took part in the last sum of the world; all who did agree on that."""
         ...
 
-    def begin(self, segment: int) -> None:
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """Those that this rank has heard of; others may have heard of more, or fewer."""
+        ...
+
+    def begin_segment(self, segment: int) -> None:
         """Roles start again; what the dead will not say any more is said for them."""
         ...
 

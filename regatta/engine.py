@@ -134,7 +134,7 @@ class Rank:
         over = False
         while not over:
             self._take_up_stop(self.segment)
-            self.comm.begin(self.segment)
+            self.comm.begin_segment(self.segment)
             self._stop_noted = self.stream.stopped = False
             first, self.epochs = self.epochs, self.calendar.next_meeting(self.epochs)
             self.stream.limit = self.calendar.turns(self.epochs)

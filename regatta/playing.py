@@ -56,7 +56,8 @@ def play_virtual(
         try:
             return _attempt(run, around, chances, hosts, aftermath)
         except _Crashed as crash:
-            aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=kept.time)
+            since = max(kept.time, around.began or 0.0)
+            aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=since)
             forget(kept.segment or 0)
             around = replace(
                 around,

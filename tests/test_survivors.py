@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from helpers import Pairs, Quadratic, built, every_spec, play, small_run
 from real import light_fuse, plan
+from torch import nn
 
 from regatta import choices, runs
 from regatta.cluster import Cluster
@@ -69,7 +70,8 @@ def test_the_others_go_on_and_learn(spec, saves):
     ended = [rank for rank in played.ranks if rank is not None]
     assert {rank.rank for rank in ended} == set(range(run.num_ranks)) - dead
     assert len({rank.digest for rank in ended}) == 1, "those who are left end alike"
-    assert played.losses[-1] < 1e-2 * played.losses[0] or played.losses[-1] < 1e-4
+    untrained = Quadratic().open().evaluate(nn.Linear(4, 1))["loss"]
+    assert played.losses[-1] < untrained / 100
     assert only(Ended, played.events)[0].reason == "budget"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from regatta.comm import EMPTY, GONE, WORLD, Loss, goodbye_of
 
 if TYPE_CHECKING:
+    from regatta.worlds.operations import Group
     from regatta.worlds.virtual import VirtualWorld
     from regatta.worlds.virtual_rank import VirtualComm
 
@@ -23,10 +24,8 @@ def depart(world: VirtualWorld, losses: Sequence[Loss]) -> None:
     for loss in losses:
         world.losses.append(loss)
         _say_goodbye(world, world.comms[loss.rank])
-        for group in world._groups.values():
-            if loss.rank in group.members:
-                for meeting in group.lose(loss.rank, group.joined(loss.rank)):
-                    world.hold(group, meeting)
+    for group in world._groups.values():
+        _leave(world, group, {rank: group.joined(rank) for rank, _, _ in losses})
 
 
 def _say_goodbye(world: VirtualWorld, dead: VirtualComm) -> None:
@@ -36,7 +35,7 @@ def _say_goodbye(world: VirtualWorld, dead: VirtualComm) -> None:
             dead.traffic.messages -= 1  # it is the world that says so
 
 
-def begin(comm: VirtualComm, segment: int) -> None:
+def begin_segment(comm: VirtualComm, segment: int) -> None:
     """Roles start again: the dead say goodbye once more, and who is to die does so in its place."""
     world = comm._world
     comm.chance.begin(segment)
@@ -53,6 +52,9 @@ def _depart_after(comm: VirtualComm, sums: int) -> None:
     """It lives on, but after so many sums nobody waits for it; what it still says is not heard."""
     world = comm._world
     world.lost.add(comm.rank)
-    everybody = world._groups[WORLD]
-    for meeting in everybody.lose(comm.rank, comm.sums_before + sums):
-        world.hold(everybody, meeting)
+    _leave(world, world._groups[WORLD], {comm.rank: comm.sums_before + sums})
+
+
+def _leave(world: VirtualWorld, group: Group, numbers: Mapping[int, int]) -> None:
+    for meeting in group.lose(numbers):
+        world.hold(group, meeting)

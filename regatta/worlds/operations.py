@@ -87,6 +87,8 @@ class Computing(Pending):
         try:
             value = self.work()
         except Exception as error:
+            if rank.is_past_its_death:
+                return
             rank._add_note(error)
             raise
         if rank.charges_steps:
@@ -210,11 +212,13 @@ class Group:
 
     def joined(self, rank: int) -> int:
         """How many collectives a rank has come to."""
-        return self._joined[rank]
+        return self._joined.get(rank, 0)
 
-    def lose(self, rank: int, number: int) -> list[Meeting]:
-        """A rank is missing from this number on; the meetings that have waited for it alone."""
-        self._left[rank] = number
+    def lose(self, numbers: Mapping[int, int]) -> list[Meeting]:
+        """Each rank is missing from its number on; the meetings that have waited for them alone."""
+        self._left |= {rank: number for rank, number in numbers.items() if rank in self.members}
+        if len(self._left) == len(self.members):  # there is nobody left to meet
+            return []
         found = [self._if_whole(number) for number in sorted(self._open)]
         return [meeting for meeting in found if meeting is not None]
 

@@ -128,7 +128,7 @@ class ProcessComm:
     def present(self) -> Sequence[int]:
         return self.groups[WORLD] if self._survivors is None else self._survivors.present
 
-    def begin(self, segment: int) -> None:
+    def begin_segment(self, segment: int) -> None:
         self.chance.begin(segment)
         if self._survivors is not None:
             self._survivors.begin_segment()
