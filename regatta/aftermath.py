@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from regatta.comm import Loss
 from regatta.config import Run
-from regatta.events import Checkpointed, Died, Event, Progress, Resumed, Started
-from regatta.strategies.fate import GO_ON, RESTART, STOP
+from regatta.events import (
+    Checkpointed,
+    Died,
+    Event,
+    Progress,
+    Resumed,
+    Started,
+    StoodStill,
+)
+from regatta.strategies.fate import GO_ON, RESTART, SHRINK, STOP
 
 
 class Aftermath:
@@ -17,10 +26,9 @@ class Aftermath:
         self, run: Run, log: Callable[[Event], None], hosts: Sequence[int] | None = None
     ) -> None:
         """The `hosts` are those of the workers; by default all are on one."""
-        self._run, self._log = run, log
-        groups = run.strategy.groups(run.workers, hosts or [0] * run.workers)
-        self._teams = list(groups.values())
-        self._alive = set(range(run.num_ranks))
+        self._log = log
+        self._hosts = list(hosts or [0] * run.workers)
+        self.take_up(run)
         self._turns: dict[int, int] = {}  # that workers have last told of
         self._restarts = 0
         self._accounts: set[tuple[int, str]] = set()
@@ -64,8 +72,8 @@ class Aftermath:
         place = self._turns if place is None else place
         return [Loss(each, place.get(each, 0), heirs) for each in dead]
 
-    def may_restart(self, rank: int) -> bool:
-        return self._run.follows_death_of(rank) in (RESTART, GO_ON) and self._restarts < self._limit
+    def may_begin_again(self, rank: int) -> bool:
+        return self._then(rank) != STOP
 
     def begins_again(
         self,
@@ -74,24 +82,44 @@ class Aftermath:
         account: str = "",
         time: float | None = None,
         saved: float | None = None,
-    ) -> bool:
-        """Whether the world that has ended with this death is to be started once more.
+    ) -> str:
+        """Whether the world that has ended with this death is started once more: restart, shrink.
 
         Not for ever, and not if the rank has failed in the same way, at the same place before. When
         it died and since when work is lost, `time` and `saved`, events tell if nobody knows better.
         """
         now = self._now if time is None else time
         lost = now - (self._saved if saved is None else saved)
-        again = self.may_restart(rank) and (not account or (rank, account) not in self._accounts)
+        comes_again = bool(account) and (rank, account) in self._accounts
+        then = STOP if comes_again else self._then(rank)
         self._accounts.add((rank, account))
-        self._restarts += again
-        self._alive = set(range(self._run.num_ranks))
-        self._tell(rank, how, now, RESTART if again else STOP, lost if again else 0.0)
-        return again
+        self._restarts += 1
+        self._tell(rank, how, now, then, 0.0 if then == STOP else lost)
+        return then
 
-    @property
-    def _limit(self) -> int:
-        return self._run.death.restarts
+    def stood_still(self, rank: int, seconds: float, then: str) -> None:
+        self._log(StoodStill(rank=rank, time=self._now, seconds=seconds, then=then))
+
+    def take_up(self, run: Run) -> None:
+        """The run as it begins again, with fewer workers perhaps."""
+        self._run = run
+        self._teams = list(run.strategy.groups(run.workers, self._hosts[: run.workers]).values())
+        self._alive = set(range(run.num_ranks))
+
+    def _then(self, rank: int) -> str:
+        if self._restarts >= self._run.death.restarts:
+            return STOP
+        then = self._run.follows_death_of(rank)
+        if then == GO_ON or (then == SHRINK and not self._can_be_fewer()):
+            return RESTART
+        return then
+
+    def _can_be_fewer(self) -> bool:
+        try:
+            replace(self._run, workers=self._run.workers - 1)
+        except ValueError:  # there are strategies that need so many
+            return False
+        return True
 
     def _tell(self, rank: int, how: str, time: float, then: str, lost: float) -> None:
         role = "worker" if rank < self._run.workers else "server"

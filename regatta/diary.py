@@ -80,6 +80,7 @@ class Diary:
                 target=rank.stop.target,
                 last=rank.stop.last,
                 since=None if since == time else since,
+                workers=rank.run.workers,
             )
         )
 

@@ -50,6 +50,9 @@ class Surroundings:
     told: Callable[[], Sequence[Event]] = tuple  # what has been logged so far, by all ranks
     folder: Path | None = None  # nothing is saved without one
     resume_from: Path | Kept | None = None
+    ranks: Sequence[int] = ()  # of that checkpoint, in the place of this world's; none: the same
+    members: Sequence[int] = ()  # the names that ranks had at first, if they have others now
+    until: int | None = None  # only up to the beginning of this segment
     kept: Kept | None = None  # takes checkpoints too
     began: float | None = None  # on the clock of a run that began before; None: as the checkpoint
     start: Path | None = None  # the weights to begin with; None: they are drawn
@@ -145,6 +148,8 @@ class Rank:
             if over or self.calendar.saves_at(self.epochs):
                 await self._vault.save(over)
             over = over and self.segment not in self._stops
+            if self.segment == self.around.until:
+                break
         self.chance.flush()
         return self._diary.ended()
 
@@ -157,6 +162,12 @@ class Rank:
                 self._diary.resumed(self.time_before, saved)
         elif self.comm.rank == 0:
             self._diary.started()
+
+    def begin_among_fewer(self) -> None:
+        """As many turns lie behind as they would have needed for what all have done."""
+        if self.comm.rank < self.run.workers:
+            self.replica.turns = self.calendar.turns(self.epochs)
+            self.pace.be_among_fewer(self.replica.turns - self.replica.steps)
 
     def _take_up_stop(self, segment: int) -> None:
         """From some segments on a resumed run has another end than before."""

@@ -119,6 +119,17 @@ class Died:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoodStill:
+    """A signal has stopped a rank; the launcher tells, and tells again what came of it."""
+
+    name: ClassVar[str] = "stood_still"
+    rank: int
+    time: float
+    seconds: float  # so far
+    then: str  # waited for, went on or given up
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resumed:
     """The run goes on from a checkpoint; what was written after that moment does not count."""
 
@@ -129,6 +140,7 @@ class Resumed:
     target: float | None = None
     last: int = 1
     since: float | None = None  # that moment, where the clock has gone on after it
+    workers: int | None = None  # that go on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +207,7 @@ Event: TypeAlias = (
     | Warned
     | Checkpointed
     | Died
+    | StoodStill
     | Resumed
     | Usage
     | Spans
@@ -300,8 +313,8 @@ def standing(events: Iterator[Event] | list[Event]) -> list[Event]:
 
 
 def _stands(earlier: Event, again: Started | Resumed) -> bool:
-    """Whether an event still counts when a run begins again: deaths always do."""
-    if isinstance(earlier, Died):
+    """Whether an event still counts when a run begins again: what befell ranks always does."""
+    if isinstance(earlier, Died | StoodStill):
         return True
     if isinstance(again, Started):  # from the very beginning
         return False

@@ -16,6 +16,8 @@ class Kept:
     def __init__(self) -> None:
         self.segment: int | None = None
         self.time = 0.0
+        self.size = 0  # of the world, the dead among them
+        self.members: dict[int, int] = {}  # its ranks, by the names that they had at first
         self._whole: dict[int, State] = {}
         self._aside: dict[int, State] = {}
 
@@ -24,8 +26,8 @@ class Kept:
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._aside[rank] = copies, json.loads(json.dumps(numbers))
 
-    def publish(self, segment: int, time: float) -> None:
-        self.segment, self.time = segment, time
+    def publish(self, segment: int, time: float, size: int, members: dict[int, int]) -> None:
+        self.segment, self.time, self.size, self.members = segment, time, size, members
         self._whole, self._aside = self._aside, {}
 
     def load_rank(self, rank: int) -> State:

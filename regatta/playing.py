@@ -3,21 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from regatta.aftermath import Aftermath
 from regatta.choices import Chance
+from regatta.cluster.faults import Fault, from_then_on, of_members
 from regatta.comm import Loss, Seconds, WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings
-from regatta.events import Event, RankEnded
+from regatta.events import RankEnded
+from regatta.folders import Crew
 from regatta.kept import Kept
+from regatta.strategies.fate import SHRINK
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.virtual import VirtualWorld
 
 Chances = Callable[[int], Chance]  # by rank
+Again = Callable[[Crew], None]  # told who plays again, and from which segment on
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A world from its beginning, or from a checkpoint, to its end or to a crash."""
+
+    run: Run
+    crew: Crew
+    around: Surroundings
+    chances: Chances
+    faults: Sequence[Fault] = ()
+    aftermath: Aftermath | None = None
+
+    def play(self) -> list[RankEnded]:
+        run, hosts = self.run, self.crew.hosts
+        world = VirtualWorld(
+            run.num_ranks,
+            run.cluster,
+            run.strategy.groups(run.workers, hosts[: run.workers]),
+            run.workers,
+            self.chances,
+            run.strategy.shares(run.workers),
+            hosts,
+            from_then_on(of_members(self.faults, self.crew.members), self.around.began or 0.0),
+        )
+        ranks = [Rank(run, comm, comm.chance, self.around) for comm in world.comms]
+        world.on_crash = partial(self._crash, world, ranks)
+        for rank in ranks:
+            rank.begin()
+        ended = world.run(lambda comm: ranks[comm.rank].play())
+        return [each for each in ended if each is not None]
+
+    def _crash(self, world: VirtualWorld, ranks: Sequence[Rank], rank: int) -> Sequence[Loss]:
+        assert self.aftermath is not None
+        now = (self.around.began or 0.0) + world.now
+        place = {each.comm.rank: each.stream.place for each in ranks}
+        losses = self.aftermath.goes_on(rank, "crashed", now, place)
+        if not losses:
+            if self.aftermath.may_begin_again(rank):
+                raise _Crashed(rank, now)
+            self.aftermath.begins_again(rank, "crashed", time=now)
+        return losses
+
+    def after(self, crash: _Crashed, then: str) -> _Attempt:
+        """The next, from the last checkpoint; without the dead, if the world is to shrink."""
+        kept, names = self.around.kept, self.crew.members
+        assert kept is not None
+        dead = names[crash.rank] if then == SHRINK else None
+        saved = names if kept.segment is None else kept.members
+        members = [name for name in names if name in saved and name != dead]
+        began = crash.time + self.run.cluster.restart_seconds
+        return self.among(members, kept, began)
+
+    def among(self, members: Sequence[int], kept: Kept, began: Seconds | None) -> _Attempt:
+        """The run goes on among these from what was kept, or begins anew if that is nothing."""
+        here = dict(zip(self.crew.members, self.crew.hosts, strict=True))
+        crew = Crew(kept.segment or 0, tuple(members), tuple(here[name] for name in members))
+        run = replace(self.run, workers=len(members) - self.run.strategy.num_servers)
+        if self.aftermath is not None:
+            self.aftermath.take_up(run)
+        around = replace(self.around, began=began, members=members, bodies={})
+        if kept.segment is not None:
+            ranks = [kept.members[name] for name in members]
+            same = ranks == list(range(kept.size))
+            around = replace(around, resume_from=kept, ranks=() if same else ranks)
+        return replace(self, run=run, crew=crew, around=around)
 
 
 class _Crashed(WorldFailed):
@@ -32,68 +103,49 @@ def play_virtual(
     run: Run,
     around: Surroundings,
     chances: Chances,
-    hosts: Sequence[int] = (),
-    forget: Callable[[int], None] = lambda segment: None,
+    again: Again = lambda crew: None,
 ) -> list[RankEnded]:
-    """The `hosts` of all ranks are the cluster's, unless a replay brings those of its run.
-
-    `forget` is called with the segment from which on a crashed world is played again.
-    """
+    """On the hosts of the cluster; `again` is called before ranks that have crashed play again."""
     keep_freed_memory()
     torch.set_num_threads(run.threads)
+    hosts = tuple(run.cluster.hosts(run.workers, run.strategy.shares(run.workers)))
+    crew = Crew(0, tuple(range(run.num_ranks)), hosts)
     if not run.cluster.faults:
-        return _attempt(run, around, chances, hosts)
-    tell = around.log
-    aftermath = Aftermath(run, tell, hosts[: run.workers] or run.cluster.hosts(run.workers))
-
-    def log(event: Event) -> None:
-        aftermath.hear([event])
-        tell(event)
-
-    kept = Kept()
-    around = replace(around, log=log, kept=kept)
+        return _Attempt(run, crew, around, chances).play()
+    tell, kept = around.log, Kept()
+    aftermath = Aftermath(run, tell, hosts[: run.workers])
+    faults = run.cluster.faults_of(run.num_ranks, len(set(hosts)))
+    around = replace(around, kept=kept)
+    attempt = _Attempt(run, crew, around, chances, faults, aftermath)
     while True:
         try:
-            return _attempt(run, around, chances, hosts, aftermath)
+            return attempt.play()
         except _Crashed as crash:
-            since = max(kept.time, around.began or 0.0)
-            aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=since)
-            forget(kept.segment or 0)
-            around = replace(
-                around,
-                began=crash.time + run.cluster.restart_seconds,
-                resume_from=around.resume_from if kept.segment is None else kept,
-                bodies={},
-            )
+            since = max(kept.time, attempt.around.began or 0.0)
+            then = aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=since)
+            attempt = attempt.after(crash, then)
+            again(attempt.crew)
 
 
-def _attempt(
-    run: Run,
-    around: Surroundings,
-    chances: Chances,
-    hosts: Sequence[int],
-    aftermath: Aftermath | None = None,
+def play_crews(
+    run: Run, around: Surroundings, chances: Chances, crews: Sequence[Crew]
 ) -> list[RankEnded]:
-    began = around.began or 0.0
-
-    def crash(rank: int) -> Sequence[Loss]:
-        assert aftermath is not None
-        now, place = began + world.now, {r.comm.rank: r.stream.place for r in ranks}
-        losses = aftermath.goes_on(rank, "crashed", now, place)
-        if not losses:
-            if aftermath.may_restart(rank):
-                raise _Crashed(rank, now)
-            aftermath.begins_again(rank, "crashed", time=now)
-        return losses
-
-    groups = run.strategy.groups(
-        run.workers, hosts[: run.workers] or run.cluster.hosts(run.workers)
-    )
-    shares = run.strategy.shares(run.workers)
-    world = VirtualWorld(
-        run.num_ranks, run.cluster, groups, run.workers, chances, shares, hosts, began, crash
-    )
-    ranks = [Rank(run, comm, comm.chance, around) for comm in world.comms]
-    for rank in ranks:
-        rank.begin()
-    return world.run(lambda comm: ranks[comm.rank].play())
+    """A run whose ranks have become fewer: each crew goes on where the one before it ended."""
+    keep_freed_memory()
+    torch.set_num_threads(run.threads)
+    ended: list[RankEnded] = []
+    workers = len(crews[0].members) - run.strategy.num_servers
+    attempt = _Attempt(replace(run, workers=workers), crews[0], around, chances)
+    for number, crew in enumerate(crews):
+        if number:
+            assert attempt.around.kept is not None
+            last = attempt.around.kept
+            attempt = attempt.among(crew.members, last, None)
+        is_last = number == len(crews) - 1
+        until = None if is_last else crews[number + 1].segment
+        attempt = replace(
+            attempt,
+            around=replace(attempt.around, until=until, kept=None if is_last else Kept()),
+        )
+        ended = attempt.play()
+    return ended

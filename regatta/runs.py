@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import checkpoint, choices, config, recipes, start
-from regatta.aftermath import Aftermath
-from regatta.choices import Live, Recorder, Recorders, Replayer
+from regatta import config, recipes, start
+from regatta.choices import Live, Recorder, Recorders
 from regatta.config import Run
-from regatta.engine import Rank, Surroundings, order_of
+from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
-from regatta.fingerprint import run_digest
-from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
+from regatta.folders import (
+    Crew,
+    Plan,
+    Stops,
+    open_plan,
+    refuse_if_taken,
+    write_plan,
+)  # fmt: skip
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
+from regatta.opening import identity_of, open_data
+from regatta.overseeing import RunOverseer
 from regatta.playing import play_virtual
+from regatta.replaying import Replay, replay
+from regatta.resuming import NOTHING_SAVED, Saved, begin_again, take_up
 from regatta.sampler import Sampler
-from regatta.strategies.fate import GO_ON
+from regatta.strategies.fate import GO_ON, SHRINK, STOP
 from regatta.tasks import Data
 from regatta.worlds.launch import RankFailed, WrongUsage, launch
 from regatta.worlds.memory import keep_freed_memory
@@ -39,6 +50,8 @@ from regatta.worlds.processes import (
     run_blocking,
 )  # fmt: skip
 from regatta.worlds.roll_call import READY, Line
+
+__all__ = ["Plan", "Replay", "Watcher", "ignore", "replay", "simulate", "train"]
 
 Watcher = Callable[[list[Event]], None]
 
@@ -63,82 +76,41 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
     refuse_if_not_in_layers(plan.run)
     if environment_rank() is not None:
         return [_train_as_rank(plan, resume, watch)]
-    resume_from: Path | None = None
+    saved = NOTHING_SAVED
     if resume:
-        plan, resume_from = _take_up(plan)
+        plan, saved = take_up(plan)
     else:
         refuse_if_taken(plan.folder)
         plan = replace(plan, run=start.pinned(plan.run, plan.folder))
-    return _launched(plan, resume_from, watch)
+    return _launched(plan, saved, watch)
 
 
-def _launched(plan: Plan, resume_from: Path | None, watch: Watcher) -> list[RankEnded]:
+def _launched(plan: Plan, saved: Saved, watch: Watcher) -> list[RankEnded]:
     """On processes of this machine; once more, and more often, if they die and the run says so."""
-    tail = Tail(plan.events)
-    aftermath = Aftermath(plan.run, partial(_write_down, plan.events))
-
-    def tick() -> None:
-        events = tail()
-        aftermath.hear(events)
-        watch(events)
-
+    overseer = RunOverseer(plan, watch)
     while True:
         recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
-        sent = (recipe, values, plan.folder, plan.stops, resume_from)
+        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved)
         try:
-            return launch(plan.run.num_ranks, _rank_body, sent, tick, aftermath.goes_on)
+            return launch(plan.run.num_ranks, _rank_body, sent, overseer)
         except RankFailed as death:
-            again = aftermath.begins_again(death.rank, death.how, death.account)
-            tick()
-            if not again:
+            then = overseer.aftermath.begins_again(death.rank, death.how, death.account)
+            overseer.tick()
+            if then == STOP:
                 raise
-            plan, resume_from = _begin_again(plan)
-
-
-def _write_down(events: Path, event: Event) -> None:
-    if events.exists():  # else nobody has come so far that there is a run to tell of
-        log = Writer(events)
-        log(event)
-        log.close()
-
-
-def _begin_again(plan: Plan) -> tuple[Plan, Path | None]:
-    """From the last checkpoint; where there is none, from the very beginning."""
-    if checkpoint.finished(plan.checkpoints):
-        return _take_up(plan)
-    checkpoint.discard_unfinished(plan.checkpoints)
-    (plan.checkpoints / checkpoint.BEST).unlink(missing_ok=True)
-    choices.forget_from(plan.choices, 0)
-    return plan, None
-
-
-def _take_up(plan: Plan) -> tuple[Plan, Path]:
-    """Find the checkpoint to go on from; forget what a broken-off run did after it."""
-    checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
-    about = checkpoint.about(path)
-    if about["run"] != run_digest(plan.run):
-        raise ValueError(f"{path} belongs to a run that was configured differently")
-    if about["ranks"] != plan.run.num_ranks:
-        raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
-    segment = about["segment"]
-    choices.forget_from(plan.choices, segment)
-    stops = [entry for entry in plan.all_stops if entry[0] < segment]
-    plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    before = open_plan(plan.folder)[1]
-    began, data = before.get("began"), before.get("data", "")
-    write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
-    return plan, path
+            dead = plan.members[death.rank] if then == SHRINK else None
+            plan, saved = begin_again(plan, dead)
+            overseer.aftermath.take_up(plan.run)
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
-    recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
-    line: Line,
+    recipe: str, values: dict[str, Any], folder: Path, stops: Stops, crews: tuple[Crew, ...],
+    saved: Saved, line: Line,
 ) -> RankEnded:  # fmt: skip
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder, stops), resume_from, line)
+    return _play_process(Plan(recipe, run, folder, stops, crews), saved, line)
 
 
 def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
@@ -151,23 +123,29 @@ def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
             f"{plan.run.num_ranks} processes, but {size} were started"
         )
     connect(rank, size, "env://", plan.run.device)
-    resume_from: Path | None = None
+    saved = NOTHING_SAVED
     if rank == 0:
         if resume:
-            plan, resume_from = _take_up(plan)
+            plan, saved = take_up(plan)
         else:
             refuse_if_taken(plan.folder)
             plan = replace(plan, run=start.pinned(plan.run, plan.folder))
     begins = plan.run.start
-    folder, resume_text, source, digest = _from_rank_0(
-        str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
+    folder, path, ranks, source, digest = _from_rank_0(
+        str(plan.folder), str(saved.path or ""), json.dumps(saved.ranks), begins.run, begins.sha256
     )
     begins = replace(begins, run=source, sha256=digest)
     plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
     if resume:  # as rank 0 has written it
         plan, _ = open_plan(plan.folder)
+        if plan.run.num_ranks != size:
+            raise WrongUsage(
+                f"{plan.folder} goes on with {plan.run.num_ranks} ranks, since others have died, "
+                f"but {size} were started: start {plan.run.num_ranks}"
+            )
     tail = Tail(plan.events)
-    ended = _play_process(plan, Path(resume_text) if resume_text else None)
+    saved = Saved(Path(path), tuple(json.loads(ranks))) if path else NOTHING_SAVED
+    ended = _play_process(plan, saved)
     watch(tail())
     return ended
 
@@ -184,20 +162,20 @@ def _from_rank_0(*texts: str) -> list[str]:
     return bytes(data.tolist()).decode().split("\0")
 
 
-def _play_process(plan: Plan, resume_from: Path | None, line: Line | None = None) -> RankEnded:
+def _play_process(plan: Plan, saved: Saved, line: Line | None = None) -> RankEnded:
     """Be one rank of the world that was just connected."""
     run = plan.run
     keep_freed_memory()
     torch.set_num_threads(run.threads)
     if run.device == "cuda":
         torch.cuda.set_device(_device_index(run))
-    data = _open_data(run)
-    if resume_from is not None:
+    data = open_data(run)
+    if saved.path is not None:
         _refuse_other_data(plan, data)
     hosts = host_numbers()
-    if dist.get_rank() == 0 and resume_from is None:
+    if dist.get_rank() == 0 and saved.path is None:
         _keep_start(plan, data)
-        write_plan(plan, "processes", hosts=hosts, data=_identity(data))
+        write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
     dist.barrier()  # the folder is there
     chance = Recorder(plan.choices, dist.get_rank())
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
@@ -210,7 +188,9 @@ def _play_process(plan: Plan, resume_from: Path | None, line: Line | None = None
         log=log,
         told=partial(read_events, plan.events),
         folder=plan.folder,
-        resume_from=resume_from,
+        resume_from=saved.path,
+        ranks=saved.ranks,
+        members=plan.members,
         start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
         stops=plan.stops,
@@ -256,24 +236,9 @@ def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", dist.get_rank()))
 
 
-def _open_data(run: Run) -> Data:
-    """The task's data, if there is enough of them for all workers."""
-    data = run.task.open()
-    try:
-        order_of(run, data)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from None
-    return data
-
-
-def _identity(data: Data) -> str:
-    """A digest of the samples, where a task's data tell one."""
-    return str(getattr(data, "identity", ""))
-
-
 def _refuse_other_data(plan: Plan, data: Data) -> None:
     before = open_plan(plan.folder)[1].get("data", "")
-    if before != _identity(data):
+    if before != identity_of(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
             "began with, or begin another run"
@@ -298,14 +263,12 @@ def simulate(
     folder = plan.folder if plan else None
     if folder is not None:
         refuse_if_taken(folder)
-    run, data = start.pinned(run, folder), _open_data(run)
-    recorders: Recorders | None = None
+    run, data = start.pinned(run, folder), open_data(run)
+    kept = None
     if plan is not None:
-        plan = replace(plan, run=run)
         start.check(run, data, plan.folder)
         start.keep(run, plan.folder)
-        write_plan(plan, "virtual", timing_only, data=_identity(data))
-        recorders = Recorders(plan.choices, run.num_ranks)
+        kept = _Folder(replace(plan, run=run), timing_only, identity_of(data))
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
     around = Surroundings(
         "virtual",
@@ -318,61 +281,34 @@ def simulate(
         hosts=run.cluster.hosts(run.workers, run.strategy.shares(run.workers)),
     )
     try:
-        if recorders is None:
+        if kept is None:
             ended = play_virtual(run, around, lambda rank: Live())
         else:
-            ended = play_virtual(run, around, recorders.of, forget=recorders.forget_from)
+            ended = play_virtual(run, around, kept.recorders.of, kept.again)
     finally:
         log.close()
-        if recorders is not None:
-            recorders.close()
+        if kept is not None:
+            kept.recorders.close()
     return ended, standing(log.events)
 
 
-# -- replay ----------------------------------------------------------------------------------
+class _Folder:
+    """What a simulation writes besides events and checkpoints."""
 
+    def __init__(self, plan: Plan, timing_only: bool, data: str) -> None:
+        self._plan, self._timing_only, self._data = plan, timing_only, data
+        self._began = time.time()
+        self._write()
+        self.recorders = Recorders(plan.choices, plan.run.num_ranks)
 
-@dataclass(frozen=True)
-class Replay:
-    recorded: dict[int, str]  # digests by rank
-    replayed: dict[int, str]
-    differences: list[str]  # of the environment
+    def again(self, crew: Crew) -> None:
+        """These ranks play again from a segment on; what was recorded from there is forgotten."""
+        self.recorders.forget_from(crew.segment)
+        run, crews = self._plan.run, self._plan.crews
+        hosts = run.cluster.hosts(run.workers, run.strategy.shares(run.workers))
+        hosts = crews[-1].hosts if crews else hosts
+        self._plan = self._plan.with_members(crew.members, crew.segment, hosts)
+        self._write()
 
-    @property
-    def identical(self) -> bool:
-        return self.recorded == self.replayed
-
-
-def replay(folder: Path, watch: Watcher = ignore) -> Replay:
-    """A recorded run again in the virtual world, with the same outcomes of chance."""
-    plan, stored = open_plan(folder)
-    if stored["timing_only"]:
-        raise ValueError(
-            f"{folder} was simulated for its timing only: it has no weights to compare"
-        )
-    ended = [e for e in read_events(plan.events) if isinstance(e, RankEnded)]
-    recorded = choices.read(plan.choices)
-    expected = plan.run.num_ranks - len({rank for _, rank, kind in recorded if kind == "died"})
-    if len(ended) < expected:
-        raise ValueError(
-            f"{folder} has not ended (ranks that have: {len(ended)} of {expected}): resume it first"
-        )
-    log = Writer(None, lambda event: watch([event]))
-    begins = start.place(plan.run, folder)
-    data = _open_data(plan.run)
-    around = Surroundings("virtual", data, log, lambda: log.events, start=begins, stops=plan.stops)
-    undisturbed = replace(plan.run, cluster=replace(plan.run.cluster, faults=()))
-    again = play_virtual(
-        undisturbed, around, lambda rank: Replayer(recorded, rank), stored["hosts"]
-    )
-    now = environment() | {"data": _identity(data)}
-    then = stored["environment"] | {"data": stored.get("data", "")}
-    return Replay(
-        recorded={e.rank: str(e.digest) for e in ended},
-        replayed={e.rank: str(e.digest) for e in again if e is not None},
-        differences=[
-            f"{name}: recorded with {was}, replayed with {now.get(name)}"
-            for name, was in then.items()
-            if now.get(name) != was and name != "cores"
-        ],
-    )
+    def _write(self) -> None:
+        write_plan(self._plan, "virtual", self._timing_only, began=self._began, data=self._data)

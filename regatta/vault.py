@@ -42,30 +42,34 @@ class Vault:
             self._write(folder, state, over)
         await rank.comm.all_reduce(torch.zeros(1))  # everybody has written
         if rank.comm.rank == rank.comm.present[0]:
+            names = rank.around.members or range(rank.comm.size)
+            members = {names[each]: each for each in rank.comm.present}
             if kept is not None:
-                kept.publish(rank.segment, rank.time())
+                kept.publish(rank.segment, rank.time(), rank.comm.size, members)
             if folder is not None:
-                self._publish(folder)
+                self._publish(folder, members)
 
     def restore(self, source: Path | Kept) -> float:
         """Take up what was saved; when that was."""
-        rank = self._rank
-        if isinstance(source, Kept):
-            tensors, numbers = source.load_rank(rank.comm.rank)
-        else:
-            tensors, numbers = checkpoint.load_rank(source, rank.comm.rank)
+        rank, ranks = self._rank, self._rank.around.ranks
+        number = ranks[rank.comm.rank] if ranks else rank.comm.rank
+        tensors, numbers = _loaded(source, number)
         rank.replica.restore(tensors, numbers)
         rank.segment = numbers["segment"]
         rank.epochs = numbers["epochs"]
         if rank.around.began is None:
             rank.time_before = numbers["time"]
+        rank.stream.seen, rank.stream.audio = numbers["samples"], numbers["audio"]
+        rank.comm.traffic.restore(numbers["traffic"])
+        if rank.is_holder:  # who may have been another one then
+            _, numbers = _loaded(source, _holder_in(source, rank.run.strategy.answer))
         rank.paused = numbers["paused"]
         rank.scores.restore(numbers["scores"])
         rank.pace.restore(numbers["pace"])
-        rank.stream.seen, rank.stream.audio = numbers["samples"], numbers["audio"]
         rank.scored_version = numbers["scored_version"]
         rank.evaluations = numbers["evaluations"]
-        rank.comm.traffic.restore(numbers["traffic"])
+        if ranks:
+            rank.begin_among_fewer()
         return float(numbers["time"])
 
     def _state(self) -> State:
@@ -101,12 +105,27 @@ class Vault:
         about = identity(rank.run, rank.around.data) | {"results": rank.scores.results} | more
         checkpoint.save_answer(path, rank.replica.named_answer(), about)
 
-    def _publish(self, checkpoints: Path) -> None:
+    def _publish(self, checkpoints: Path, members: dict[int, int]) -> None:
         rank = self._rank
-        keep, digest = rank.run.checkpointing.keep, run_digest(rank.run)
-        path = checkpoint.publish(checkpoints, rank.segment, rank.comm.size, digest, keep)
+        keep, digest, size = rank.run.checkpointing.keep, run_digest(rank.run), rank.comm.size
+        path = checkpoint.publish(checkpoints, rank.segment, size, digest, keep, members)
         rank.around.log(
             Checkpointed(
                 rank=rank.comm.rank, time=rank.time(), segment=rank.segment, path=path.name
             )
         )
+
+
+def _loaded(source: Path | Kept, rank: int) -> State:
+    return (
+        source.load_rank(rank) if isinstance(source, Kept) else checkpoint.load_rank(source, rank)
+    )
+
+
+def _holder_in(source: Path | Kept, answer: str) -> int:
+    """Workers come first, servers after them; who is dead is not among them."""
+    if isinstance(source, Kept):
+        members = source.members
+    else:
+        members = checkpoint.members(checkpoint.about(source))
+    return max(members.values()) if answer == "server" else min(members.values())

@@ -23,6 +23,7 @@ from regatta.cli.common import (
     Restarts,
     Seed,
     Settings,
+    Silence,
     StrategyOption,
     Target,
     Threads,
@@ -53,6 +54,7 @@ def train(
     source: From = None,
     on_death: OnDeath = None,
     restarts: Restarts = None,
+    silence: Silence = None,
     out_folder: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     device: Device = None,
@@ -68,7 +70,7 @@ def train(
     from regatta.resolve import resolve, resumed_plan, with_workers
     from regatta.worlds.processes import environment_rank
 
-    place, settings = environment_rank(), dying(on_death, restarts, settings)
+    place, settings = environment_rank(), dying(on_death, restarts, settings, silence)
     if resume:
         if seed is not None or device is not None or threads is not None:
             raise ValueError("a run goes on as it began: leave --seed, --device, --threads out")

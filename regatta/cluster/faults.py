@@ -87,6 +87,17 @@ def _check(values: dict[str, float], text: str) -> None:
         raise ValueError(f"cluster.faults: {text!r}: to must be later than from")
 
 
+def of_members(faults: Sequence[Fault], members: Sequence[int]) -> list[Fault]:
+    """The same by new numbers: the first of these is rank 0, and so on; others are not there."""
+    found: list[Fault] = []
+    for fault in faults:
+        if isinstance(fault, Cut):
+            found.append(fault)
+        elif fault.rank in members:
+            found.append(replace(fault, rank=members.index(fault.rank)))
+    return found
+
+
 def from_then_on(faults: Sequence[Fault], began: Seconds) -> list[Fault]:
     """The same on a clock that begins at that moment; who has died by then has come back."""
     later: list[Fault] = []

@@ -207,15 +207,18 @@ def resources(outcome: Outcome) -> Table:
                 one_or_none([s.mean_staleness for s in all_of_it], "{:.2f}"),
                 one_or_none([s.dropped_share for s in all_of_it], "{:.1%}")
                 if any(s.dropped_share for s in all_of_it) else "",
+                next((f"rank {s.slowest.rank}, {s.slowest.times:.2f}x" for s in all_of_it
+                      if s.slowest is not None), ""),
                 one_or_none([s.joules for s in all_of_it], "{:,.0f} J") or "not measured",
             ]
         )  # fmt: skip
     table = Table(
         "Where the time went, and what was moved",
         "Medians over the seeds. Waiting is the share of the workers' time; cores are those that "
-        "a rank kept busy in the mean, sampled while it ran.",
+        "a rank kept busy in the mean, sampled while it ran. Slowest: the worker that computed "
+        "much longer a turn than the others, and how many times as long.",
         ["strategy", "waiting", "cores busy", "GPU busy", "memory a rank", "moved", "messages",
-         "staleness", "dropped", "energy"],
+         "staleness", "dropped", "slowest", "energy"],
         rows,
     )  # fmt: skip
     return without_empty_columns(table)

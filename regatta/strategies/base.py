@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from regatta.comm import Comm, Vector
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
-from regatta.strategies.fate import Fate
+from regatta.strategies.fate import Fate, Fates
 
 Answer = Literal["worker 0", "server", "meeting"]
 
@@ -58,12 +58,15 @@ class Strategy:
         return ""
 
     @property
-    def fates(self) -> Mapping[str, Fate]:
+    def fates(self) -> Fates:
         """By role, what follows when a rank of it dies: `worker`, `server`, and `holder` where
 
         the worker that holds the answer fares otherwise than the others.
         """
-        raise NotImplementedError
+        raise ValueError(
+            f"{self.name} does not say what follows the death of a rank: let it declare `fates`, "
+            "as docs/add-a-strategy.md tells"
+        )
 
     def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
         """Sub-groups for collective operations, by name; `hosts` has every worker's host."""

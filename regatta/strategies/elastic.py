@@ -1,6 +1,6 @@
 """EASGD: every worker has a model of its own, tied to a common centre by an elastic force."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, take_back
-from regatta.strategies.fate import ALL_NEEDED, WORKERS_ARE_FREE, Fate
+from regatta.strategies.fate import FREE_BY_A_SERVER, IN_STEP, Fates
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Elastic(Strategy):
         return 0 if self.mode == "sync" else 1
 
     @property
-    def fates(self) -> Mapping[str, Fate]:
-        return ALL_NEEDED if self.mode == "sync" else WORKERS_ARE_FREE
+    def fates(self) -> Fates:
+        return IN_STEP if self.mode == "sync" else FREE_BY_A_SERVER
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.peer if self.mode == "sync" else super().role(rank, workers)

@@ -11,7 +11,7 @@ from regatta.compress.line import Line, line_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, hand_over, take_back
-from regatta.strategies.fate import WORKERS_ARE_FREE
+from regatta.strategies.fate import FREE
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Gossip(Strategy):
     """Decentralised, asynchronous: each worker averages with one random neighbour at a time."""
 
     name = "gossip"
-    fates = WORKERS_ARE_FREE
+    fates = FREE
     steps_alone = True
     answer = "meeting"
     deterministic = False

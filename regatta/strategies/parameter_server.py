@@ -28,7 +28,12 @@ from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy
 from regatta.strategies.counter import Servers, one_way
-from regatta.strategies.fate import ALL_NEEDED, WORKERS_ARE_FREE, Fate
+from regatta.strategies.fate import (
+    FREE_BY_A_SERVER,
+    FREE_BY_SERVERS,
+    IN_STEP_BY_A_SERVER,
+    Fates,
+)
 from regatta.strategies.team import HOST, Team, check_group, leaders, team_exchange, teams
 
 AUTO = "auto"
@@ -73,12 +78,10 @@ class ParameterServer(Strategy):
         return self.servers
 
     @property
-    def fates(self) -> Mapping[str, Fate]:
+    def fates(self) -> Fates:
         if self.mode == "sync" and not self.backup:
-            return ALL_NEEDED
-        # The first worker evaluates where no server has the whole model.
-        holder = {"holder": WORKERS_ARE_FREE["server"]} if self.servers > 1 else {}
-        return WORKERS_ARE_FREE | holder
+            return IN_STEP_BY_A_SERVER
+        return FREE_BY_A_SERVER if self.servers == 1 else FREE_BY_SERVERS
 
     @property
     def unlike_plain(self) -> str:

@@ -25,12 +25,30 @@ from typing import Any, NamedTuple
 from regatta.comm import Loss, WorldFailed
 from regatta.worlds import warm_up
 from regatta.worlds.roll_call import DECIDED, HEARD, LOST, READY, Line, RollCall
+from regatta.worlds.stillness import TOLD_AFTER, Stillness
 
 _GRACE_SECONDS = 3.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.2
+WAITED_FOR, WENT_ON, GIVEN_UP = "waited for", "went on", "given up"  # of who stands still
 
 Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> picklable result
-OnDeath = Callable[[int, str], Sequence[Loss]]  # of this rank, in this way; none: the world ends
+
+
+class Overseer:
+    """Whom a launcher tells and asks; this one lets the first death end the world."""
+
+    survives = False  # whether others may go on; ranks then get a line to the launcher
+    patience = 0.0  # seconds that a rank which stands still is waited for; 0: for ever
+
+    def tick(self) -> None:
+        """Called all the time."""
+
+    def on_death(self, rank: int, how: str) -> Sequence[Loss]:
+        """Whom the others go on without; nobody, if the world is to end."""
+        return ()
+
+    def on_stillness(self, rank: int, seconds: float, then: str) -> None:
+        """A rank has stood still for so long: it is waited for, went on, or was given up."""
 
 
 class WrongUsage(ValueError):
@@ -49,14 +67,13 @@ def launch(
     size: int,
     body: Body,
     arguments: tuple[Any, ...],
-    on_tick: Callable[[], None] = lambda: None,
-    on_death: OnDeath | None = None,
+    overseer: Overseer | None = None,
 ) -> list[Any]:
     """Run `body` in `size` processes; their results by rank, without those who died.
 
-    Where `on_death` is given, ranks get a line to the launcher as their last argument. It is asked
-    whether the others go on when one dies, and answers with whom they lose: nobody ends the world.
+    Where the others may go on without a rank, each gets a line to the launcher as last argument.
     """
+    overseer = overseer or Overseer()
     context = multiprocessing.get_context("forkserver")
     warm_up()
     with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:
@@ -69,14 +86,14 @@ def launch(
                 process = context.Process(
                     target=_run_rank,
                     args=(body, rank, size, init_method, arguments, report_end, news_end,
-                          on_death is not None),
+                          overseer.survives),
                     name=f"regatta rank {rank}",
                 )  # fmt: skip
                 process.start()
                 report_end.close()
                 news_end.close()
                 ranks.append(_Started(process, report, news))
-            return _Watch(ranks, on_tick, on_death).until_the_end()
+            return _Watch(ranks, overseer).until_the_end()
         finally:
             for started in ranks:
                 if started.process.is_alive():
@@ -93,17 +110,14 @@ class _Started(NamedTuple):
 
 
 class _Watch:
-    def __init__(
-        self,
-        ranks: list[_Started],
-        on_tick: Callable[[], None],
-        on_death: OnDeath | None,
-    ) -> None:
+    def __init__(self, ranks: list[_Started], overseer: Overseer) -> None:
         self._ranks = ranks
+        self._overseer = overseer
         self._pipes = {started.report: rank for rank, started in enumerate(ranks)}
         self._reports: dict[int, tuple[str, Any]] = {}
-        self._on_tick = on_tick
-        self._on_death = on_death
+        self._stillness = Stillness({n: each.process.pid for n, each in enumerate(ranks)})
+        self._told_still: set[int] = set()
+        self._given_up: dict[int, float] = {}  # after so many seconds
         self._roll_call = RollCall(len(ranks))
         self._surviving = 0  # ranks that are ready to go on without others
         self._lost: set[int] = set()  # ranks that the others go on without
@@ -114,12 +128,13 @@ class _Watch:
         while self._pipes and (deadline is None or time.monotonic() < deadline):
             try:
                 self._listen()
-                self._on_tick()
+                self._look_for_still_ones()
+                self._overseer.tick()
             except KeyboardInterrupt:
                 self._pass_on_interrupt()
             if deadline is None and self._failures():
                 deadline = time.monotonic() + _GRACE_SECONDS
-        self._on_tick()
+        self._overseer.tick()
         if self._failures():
             raise self._cause()
         return [result for _, (_, result) in sorted(self._reports.items())]
@@ -140,6 +155,7 @@ class _Watch:
                 self._roll_call.hear(rank, *what)
             else:
                 del self._pipes[pipe]
+                self._stillness.forget(rank)
                 self._part_with(rank, kind, what)
             for decided in self._roll_call.decided():
                 self._tell_all(DECIDED, decided)
@@ -153,11 +169,9 @@ class _Watch:
 
     def _is_survived(self, rank: int, kind: str, what: Any) -> bool:
         ready = self._surviving == len(self._ranks)
-        if self._on_death is None or not ready or kind not in ("died", "error"):
+        if not ready or self._failures() or kind not in ("died", "error"):
             return False
-        if self._failures():
-            return False
-        losses = self._on_death(rank, _how_it_failed(kind, what))
+        losses = self._overseer.on_death(rank, self._how(rank, kind, what))
         for loss in losses:
             self._lost.add(loss.rank)
             self._roll_call.leave(loss.rank)
@@ -189,11 +203,27 @@ class _Watch:
         kind, what = self._reports[rank]
         if kind == "usage":
             return WrongUsage(what[0].removeprefix("WrongUsage: "))
-        return RankFailed(rank, _how_it_failed(kind, what), "" if kind == "died" else what[1])
+        return RankFailed(rank, self._how(rank, kind, what), "" if kind == "died" else what[1])
 
+    def _how(self, rank: int, kind: str, what: Any) -> str:
+        if rank in self._given_up:
+            return f"stood still for {self._given_up[rank]:.1f} s and was given up"
+        return _how_it_ended(what) if kind == "died" else f"failed: {what[0]}"
 
-def _how_it_failed(kind: str, what: Any) -> str:
-    return _how_it_ended(what) if kind == "died" else f"failed: {what[0]}"
+    def _look_for_still_ones(self) -> None:
+        patience = self._overseer.patience
+        for rank, seconds, goes_on in self._stillness.look():
+            if goes_on:
+                if rank in self._told_still:
+                    self._told_still.remove(rank)
+                    self._overseer.on_stillness(rank, seconds, WENT_ON)
+            elif 0 < patience <= seconds and rank not in self._given_up:
+                self._given_up[rank] = seconds
+                self._overseer.on_stillness(rank, seconds, GIVEN_UP)
+                self._ranks[rank].process.kill()
+            elif seconds >= TOLD_AFTER and rank not in self._told_still:
+                self._told_still.add(rank)
+                self._overseer.on_stillness(rank, seconds, WAITED_FOR)
 
 
 def _how_it_ended(exitcode: int | None) -> str:

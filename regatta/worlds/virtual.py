@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from regatta.choices import Chance, Live
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, from_then_on
+from regatta.cluster.faults import Crash, Cut, Fault, Slow, end_of_cuts
 from regatta.comm import WORLD, Loss, Seconds
 from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link, cuts_among
@@ -31,9 +31,8 @@ T = TypeVar("T")
 class VirtualWorld:
     """`shares` names, for every rank after the workers, the worker whose device it shares.
 
-    Ranks are on the `hosts` of the cluster, unless a replay brings those of its run. The cluster's
-    faults are on a clock on which this world `began`; `on_crash` is told of a rank that dies, and
-    tells whom the others go on without.
+    Ranks are on the `hosts` of the cluster, unless others are given, and have its `faults`, unless
+    others are. `on_crash` is told of a rank that dies, and tells whom the others go on without.
     """
 
     def __init__(
@@ -45,12 +44,11 @@ class VirtualWorld:
         chance: Callable[[int], Chance] = lambda rank: Live(),
         shares: Sequence[int | None] | None = None,
         hosts: Sequence[int] = (),
-        began: Seconds = 0.0,
-        on_crash: Callable[[int], Sequence[Loss]] = lambda rank: (),
+        faults: Sequence[Fault] | None = None,
     ) -> None:
         self.size = size
         self.cluster = cluster
-        self.on_crash = on_crash
+        self.on_crash: Callable[[int], Sequence[Loss]] = lambda rank: ()
         self.losses: list[Loss] = []
         self.lost: set[int] = set()  # ranks that the others go on without
         workers = size if workers is None else workers
@@ -62,7 +60,8 @@ class VirtualWorld:
         self.sharing = Sharing(self._at, lambda: self.now) if cluster.sharing == "fair" else None
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
-        faults = from_then_on(cluster.faults_of(size, len(set(self.hosts))), began)
+        if faults is None:
+            faults = cluster.faults_of(size, len(set(self.hosts)))
         cuts = [fault for fault in faults if isinstance(fault, Cut)]
         self._groups = {
             name: Group(name, ranks, by_host(ranks, self.hosts), self._cuts_among(ranks, cuts))

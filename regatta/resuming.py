@@ -1,0 +1,66 @@
+"""Where a run goes on that was broken off: at its last checkpoint, with those who are left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regatta import checkpoint, choices
+from regatta.fingerprint import run_digest
+from regatta.folders import Plan, open_plan, write_plan
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint to go on from, if there is one."""
+
+    path: Path | None = None
+    ranks: tuple[int, ...] = ()  # in it, in the place of the present ones; none: the same
+
+
+NOTHING_SAVED = Saved()
+
+
+def begin_again(plan: Plan, dead: int | None) -> tuple[Plan, Saved]:
+    """From the last checkpoint, without the dead; if there is none, from the very beginning."""
+    if checkpoint.finished(plan.checkpoints):
+        return take_up(plan, dead)
+    checkpoint.discard_unfinished(plan.checkpoints)
+    (plan.checkpoints / checkpoint.BEST).unlink(missing_ok=True)
+    choices.forget_from(plan.choices, 0)
+    if dead is not None:
+        members = [member for member in plan.members if member != dead]
+        plan = plan.with_members(members, 0, [0] * plan.run.num_ranks)  # all on this host
+    return plan, NOTHING_SAVED
+
+
+def take_up(plan: Plan, dead: int | None = None) -> tuple[Plan, Saved]:
+    """Find the checkpoint to go on from; forget what a broken-off run did after it.
+
+    Who was dead when it was saved, or is `dead` now, is not brought back.
+    """
+    checkpoint.discard_unfinished(plan.checkpoints)
+    path = checkpoint.newest(plan.checkpoints)
+    about = checkpoint.about(path)
+    _refuse_another_run(plan, path, about)
+    segment, before = about["segment"], open_plan(plan.folder)[1]
+    choices.forget_from(plan.choices, segment)
+    stops = [entry for entry in plan.all_stops if entry[0] < segment]
+    plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
+    saved = checkpoint.members(about)
+    members = [member for member in plan.members if member in saved and member != dead]
+    plan = plan.with_members(members, segment, before["hosts"])
+    ranks = tuple(saved[member] for member in members)
+    began, data = before.get("began"), before.get("data", "")
+    hosts = plan.crews[-1].hosts if plan.crews else before["hosts"]
+    write_plan(plan, "processes", hosts=hosts, began=began, data=data)
+    return plan, Saved(path, () if ranks == tuple(range(about["ranks"])) else ranks)
+
+
+def _refuse_another_run(plan: Plan, path: Path, about: dict[str, Any]) -> None:
+    workers = about["ranks"] - plan.run.strategy.num_servers
+    if about["run"] != run_digest(replace(plan.run, workers=max(workers, 1))):
+        raise ValueError(f"{path} belongs to a run that was configured differently")
+    if not set(plan.members) & set(checkpoint.members(about)):
+        raise ValueError(f"{path} has none of the ranks of this run")
