@@ -51,6 +51,7 @@ class Surroundings:
     folder: Path | None = None  # nothing is saved without one
     resume_from: Path | Kept | None = None
     ranks: Sequence[int] = ()  # of that checkpoint, in the place of this world's; none: the same
+    returned: Sequence[int] = ()  # ranks that were dead then, and begin with another's state
     members: Sequence[int] = ()  # the names that ranks had at first, if they have others now
     until: int | None = None  # only up to the beginning of this segment
     kept: Kept | None = None  # takes checkpoints too
@@ -163,11 +164,11 @@ class Rank:
         elif self.comm.rank == 0:
             self._diary.started()
 
-    def begin_among_fewer(self) -> None:
+    def begin_among_others(self) -> None:
         """As many turns lie behind as they would have needed for what all have done."""
         if self.comm.rank < self.run.workers:
             self.replica.turns = self.calendar.turns(self.epochs)
-            self.pace.be_among_fewer(self.replica.turns - self.replica.steps)
+            self.pace.be_among_others(self.replica.turns - self.replica.steps)
 
     def _take_up_stop(self, segment: int) -> None:
         """From some segments on a resumed run has another end than before."""

@@ -44,15 +44,20 @@ class Plan:
     def members(self) -> tuple[int, ...]:
         return self.crews[-1].members if self.crews else tuple(range(self.run.num_ranks))
 
-    def with_members(self, members: Sequence[int], segment: int, hosts: Sequence[int]) -> Plan:
-        """These ones alone from a segment on; the `hosts` are those of the present ranks."""
-        if not self.crews and tuple(members) == self.members:
+    def with_members(
+        self, members: Sequence[int], segment: int, hosts: Sequence[int], returned: bool = False
+    ) -> Plan:
+        """These from a segment on; the `hosts` are those of the present ranks.
+
+        It is another crew also if it is as large as before, but some of it have `returned`.
+        """
+        if not self.crews and not returned and tuple(members) == self.members:
             return self
         first = Crew(0, tuple(range(self.run.num_ranks)), tuple(hosts))
         here = dict(zip(self.members, hosts, strict=True))
         now = Crew(segment, tuple(members), tuple(here[member] for member in members))
         crews = [crew for crew in self.crews or (first,) if crew.segment < segment]
-        if not crews or crews[-1].members != now.members:
+        if not crews or returned or crews[-1].members != now.members:
             crews.append(now)
         run = replace(self.run, workers=len(members) - self.run.strategy.num_servers)
         return replace(self, run=run, crews=tuple(crews))

@@ -22,7 +22,7 @@ class Pace:
         self._run, self._order, self._alone = run, order, alone
         self._planned = planned
         self._score: float | None = None  # of the last evaluation
-        self._more = 0  # turns that lie behind than own steps were made, since there are fewer
+        self._more = 0  # turns that lie behind than own steps were made: others were there
 
     @property
     def is_constant(self) -> bool:
@@ -44,8 +44,8 @@ class Pace:
             self.found *= self._run.schedule.after(better)
         self._score = score
 
-    def be_among_fewer(self, more: int) -> None:
-        """Who has a larger share of the data from here on takes more turns an epoch."""
+    def be_among_others(self, more: int) -> None:
+        """Who has another share of the data from here on takes more or fewer turns an epoch."""
         self._more = more
 
     def state(self) -> dict[str, Any]:

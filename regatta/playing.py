@@ -17,12 +17,13 @@ from regatta.engine import Rank, Surroundings
 from regatta.events import RankEnded
 from regatta.folders import Crew
 from regatta.kept import Kept
+from regatta.resuming import places_of
 from regatta.strategies.fate import SHRINK
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.virtual import VirtualWorld
 
 Chances = Callable[[int], Chance]  # by rank
-Again = Callable[[Crew], None]  # told who plays again, and from which segment on
+Again = Callable[[Crew, bool], None]  # who plays again, from when, and whether some return
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class _Attempt:
         kept, names = self.around.kept, self.crew.members
         assert kept is not None
         dead = names[crash.rank] if then == SHRINK else None
-        saved = names if kept.segment is None else kept.members
-        members = [name for name in names if name in saved and name != dead]
+        members = [name for name in names if name != dead]
         began = crash.time + self.run.cluster.restart_seconds
         return self.among(members, kept, began)
 
@@ -85,9 +85,8 @@ class _Attempt:
             self.aftermath.take_up(run)
         around = replace(self.around, began=began, members=members, bodies={})
         if kept.segment is not None:
-            ranks = [kept.members[name] for name in members]
-            same = ranks == list(range(kept.size))
-            around = replace(around, resume_from=kept, ranks=() if same else ranks)
+            saved = places_of(members, kept.members, kept.size)
+            around = replace(around, resume_from=kept, ranks=saved.ranks, returned=saved.returned)
         return replace(self, run=run, crew=crew, around=around)
 
 
@@ -103,7 +102,7 @@ def play_virtual(
     run: Run,
     around: Surroundings,
     chances: Chances,
-    again: Again = lambda crew: None,
+    again: Again = lambda crew, returned: None,
 ) -> list[RankEnded]:
     """On the hosts of the cluster; `again` is called before ranks that have crashed play again."""
     keep_freed_memory()
@@ -124,7 +123,7 @@ def play_virtual(
             since = max(kept.time, attempt.around.began or 0.0)
             then = aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=since)
             attempt = attempt.after(crash, then)
-            again(attempt.crew)
+            again(attempt.crew, bool(attempt.around.returned))
 
 
 def play_crews(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ class Saved:
 
     path: Path | None = None
     ranks: tuple[int, ...] = ()  # in it, in the place of the present ones; none: the same
+    returned: tuple[int, ...] = ()  # present ones that were dead when it was saved
 
 
 NOTHING_SAVED = Saved()
@@ -38,7 +40,7 @@ def begin_again(plan: Plan, dead: int | None) -> tuple[Plan, Saved]:
 def take_up(plan: Plan, dead: int | None = None) -> tuple[Plan, Saved]:
     """Find the checkpoint to go on from; forget what a broken-off run did after it.
 
-    Who was dead when it was saved, or is `dead` now, is not brought back.
+    Who was dead when it was saved is back with the state of another, unless it is the `dead` one.
     """
     checkpoint.discard_unfinished(plan.checkpoints)
     path = checkpoint.newest(plan.checkpoints)
@@ -48,19 +50,23 @@ def take_up(plan: Plan, dead: int | None = None) -> tuple[Plan, Saved]:
     choices.forget_from(plan.choices, segment)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    saved = checkpoint.members(about)
-    members = [member for member in plan.members if member in saved and member != dead]
-    plan = plan.with_members(members, segment, before["hosts"])
-    ranks = tuple(saved[member] for member in members)
+    members = [member for member in plan.members if member != dead]
+    saved = places_of(members, checkpoint.members(about), about["ranks"])
+    plan = plan.with_members(members, segment, before["hosts"], bool(saved.returned))
     began, data = before.get("began"), before.get("data", "")
     hosts = plan.crews[-1].hosts if plan.crews else before["hosts"]
     write_plan(plan, "processes", hosts=hosts, began=began, data=data)
-    return plan, Saved(path, () if ranks == tuple(range(about["ranks"])) else ranks)
+    return plan, replace(saved, path=path)
+
+
+def places_of(members: Sequence[int], saved: Mapping[int, int], ranks: int) -> Saved:
+    """Where these find their state among so many ranks; who is not `saved`, the first worker's."""
+    places = tuple(saved.get(member, min(saved.values())) for member in members)
+    returned = tuple(rank for rank, member in enumerate(members) if member not in saved)
+    return Saved(None, () if places == tuple(range(ranks)) else places, returned)
 
 
 def _refuse_another_run(plan: Plan, path: Path, about: dict[str, Any]) -> None:
     workers = about["ranks"] - plan.run.strategy.num_servers
     if about["run"] != run_digest(replace(plan.run, workers=max(workers, 1))):
         raise ValueError(f"{path} belongs to a run that was configured differently")
-    if not set(plan.members) & set(checkpoint.members(about)):
-        raise ValueError(f"{path} has none of the ranks of this run")

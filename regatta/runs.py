@@ -131,20 +131,16 @@ def _train_as_rank(plan: Plan, resume: bool, watch: Watcher) -> RankEnded:
             refuse_if_taken(plan.folder)
             plan = replace(plan, run=start.pinned(plan.run, plan.folder))
     begins = plan.run.start
-    folder, path, ranks, source, digest = _from_rank_0(
-        str(plan.folder), str(saved.path or ""), json.dumps(saved.ranks), begins.run, begins.sha256
+    places = json.dumps([saved.ranks, saved.returned])
+    folder, path, places, source, digest = _from_rank_0(
+        str(plan.folder), str(saved.path or ""), places, begins.run, begins.sha256
     )
     begins = replace(begins, run=source, sha256=digest)
     plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
     if resume:  # as rank 0 has written it
         plan, _ = open_plan(plan.folder)
-        if plan.run.num_ranks != size:
-            raise WrongUsage(
-                f"{plan.folder} goes on with {plan.run.num_ranks} ranks, since others have died, "
-                f"but {size} were started: start {plan.run.num_ranks}"
-            )
     tail = Tail(plan.events)
-    saved = Saved(Path(path), tuple(json.loads(ranks))) if path else NOTHING_SAVED
+    saved = Saved(Path(path), *map(tuple, json.loads(places))) if path else NOTHING_SAVED
     ended = _play_process(plan, saved)
     watch(tail())
     return ended
@@ -190,6 +186,7 @@ def _play_process(plan: Plan, saved: Saved, line: Line | None = None) -> RankEnd
         folder=plan.folder,
         resume_from=saved.path,
         ranks=saved.ranks,
+        returned=saved.returned,
         members=plan.members,
         start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
@@ -301,13 +298,13 @@ class _Folder:
         self._write()
         self.recorders = Recorders(plan.choices, plan.run.num_ranks)
 
-    def again(self, crew: Crew) -> None:
+    def again(self, crew: Crew, returned: bool) -> None:
         """These ranks play again from a segment on; what was recorded from there is forgotten."""
         self.recorders.forget_from(crew.segment)
         run, crews = self._plan.run, self._plan.crews
         hosts = run.cluster.hosts(run.workers, run.strategy.shares(run.workers))
         hosts = crews[-1].hosts if crews else hosts
-        self._plan = self._plan.with_members(crew.members, crew.segment, hosts)
+        self._plan = self._plan.with_members(crew.members, crew.segment, hosts, returned)
         self._write()
 
     def _write(self) -> None:

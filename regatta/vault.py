@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from regatta.engine import Rank
 
 
+RESIDUAL = "residual"  # the slot of what a code has still to send
+
+
 class Vault:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -59,8 +62,11 @@ class Vault:
         rank.epochs = numbers["epochs"]
         if rank.around.began is None:
             rank.time_before = numbers["time"]
-        rank.stream.seen, rank.stream.audio = numbers["samples"], numbers["audio"]
-        rank.comm.traffic.restore(numbers["traffic"])
+        if rank.comm.rank in rank.around.returned:  # with another's state, not with its past
+            rank.replica.slots.pop(RESIDUAL, None)
+        else:
+            rank.stream.seen, rank.stream.audio = numbers["samples"], numbers["audio"]
+            rank.comm.traffic.restore(numbers["traffic"])
         if rank.is_holder:  # who may have been another one then
             _, numbers = _loaded(source, _holder_in(source, rank.run.strategy.answer))
         rank.paused = numbers["paused"]
@@ -69,7 +75,7 @@ class Vault:
         rank.scored_version = numbers["scored_version"]
         rank.evaluations = numbers["evaluations"]
         if ranks:
-            rank.begin_among_fewer()
+            rank.begin_among_others()
         return float(numbers["time"])
 
     def _state(self) -> State:

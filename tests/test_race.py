@@ -148,7 +148,7 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(tmp_path, monkeypatch):
 
     def sometimes(run, plan, watch):
         if run.strategy.name == "all-reduce" and run.seed == 0:
-            raise RankFailed(1, "died")
+            raise RankFailed("rank 1 died")
         return simulate(run, plan, watch=watch)
 
     monkeypatch.setattr(course.runs, "simulate", sometimes)

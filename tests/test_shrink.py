@@ -118,13 +118,38 @@ def test_layers_cannot_be_done_without():
         replace(small_run("pipeline", 3), death=Death("shrink"))
 
 
-def test_a_server_dies_after_a_worker():
-    """Who was dead at the last checkpoint is not brought back."""
+def test_who_has_died_returns_when_all_begin_again():
+    """A worker is dead at the last checkpoint, and then the server dies."""
     run = crashing("parameter-server", (1, 4.3), (4, 20.3), checkpointing=Checkpointing(every=0.5))
     played = play(replace(run, death=Death()))
     assert [death.then for death in only(Died, played.events)] == ["go on", "restart"]
-    assert [rank.rank for rank in played.ranks] == [0, 1, 2, 3], "three workers and their server"
+    assert [rank.rank for rank in played.ranks] == [0, 1, 2, 3, 4]
     assert len(set(played.digests)) == 1
+    first, second = (played.ranks[rank] for rank in (0, 1))
+    assert second.turns == first.turns, "as if it had never been away"
+    assert second.samples < first.samples
+
+
+FREE = ["parameter-server", "parameter-server:compress=one-bit", "gossip", "elastic:mode=async",
+        "parameter-server:mode=sync,backup=1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", FREE)
+def test_a_return_replays(spec, tmp_path, monkeypatch):
+    """Everybody dies, one after another; then all begin again, but for two thirds of them anew."""
+    run = crashing(
+        spec, (2, 9.3), (0, 20.3), (1, 30.3), workers=3, stop=Stop(epochs=3),
+        checkpointing=Checkpointing(every=0.5),
+    )  # fmt: skip
+    run = replace(run, death=Death(), cluster=replace(run.cluster, jitter=0.3))
+    runs.simulate(run, Plan("teacher", run, tmp_path / "run"))
+    events = read(tmp_path / "run" / "events.jsonl")
+    assert [death.then for death in only(Died, events)] == ["go on", "go on", "restart"]
+    assert len(only(RankEnded, events)) == run.num_ranks
+    monkeypatch.setattr(folders.recipes, "load", lambda recipe: run)
+    crews = folders.open_plan(tmp_path / "run")[0].crews
+    assert [len(crew.members) for crew in crews] == [run.num_ranks] * 2
+    assert runs.replay(tmp_path / "run").identical
 
 
 # -- real ------------------------------------------------------------------------------------
@@ -167,17 +192,17 @@ def test_a_real_run_that_begins_anew_is_a_smaller_run(tmp_path):
 
 
 @pytest.mark.real
-def test_who_has_died_is_not_brought_back_by_resuming(tmp_path):
+def test_who_has_died_is_back_when_the_run_is_resumed(tmp_path):
     settings = (*OFTEN, *light_fuse(tmp_path, 1, 15))
     made = plan(tmp_path / "run", "parameter-server", 3, settings)
     assert len(runs.train(made)) == 3
     assert runs.replay(made.folder).identical
     done = command("train", RECIPE, "-o", made.folder, "--resume", "--set", "stop.epochs=2")
     assert done.returncode == 0, done.stderr
-    assert "with 2 workers" in done.stdout
+    assert "with 3 workers" in done.stdout
     events = read(made.events)
-    assert only(Resumed, events)[0].workers == 2
-    assert {e.rank for e in only(RankEnded, events)} == {0, 1, 2}
+    assert only(Resumed, events)[0].workers == 3
+    assert {e.rank for e in only(RankEnded, events)} == {0, 1, 2, 3}
     assert runs.replay(made.folder).identical
 
 

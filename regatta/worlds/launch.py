@@ -248,6 +248,8 @@ def _run_rank(
     news: Connection,
     with_line: bool,
 ) -> None:
+    with suppress(OSError):  # as `ps` and `top` show it
+        Path("/proc/self/comm").write_text(f"regatta rank {rank}")
     line = Line(pipe, news)
     line.listen()
     try:
