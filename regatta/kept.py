@@ -18,13 +18,13 @@ class Kept:
         self.time = 0.0
         self.size = 0  # of the world, the dead among them
         self.members: dict[int, int] = {}  # its ranks, by the names that they had at first
-        self._whole: dict[int, State] = {}
-        self._aside: dict[int, State] = {}
+        self._whole: dict[int, tuple[dict[str, Tensor], str]] = {}
+        self._aside: dict[int, tuple[dict[str, Tensor], str]] = {}
 
     def save_rank(self, rank: int, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """As files would have it: nobody changes it, and numbers have passed through JSON."""
+        """As files would have it: nobody changes it, and numbers are JSON."""
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self._aside[rank] = copies, json.loads(json.dumps(numbers))
+        self._aside[rank] = copies, json.dumps(numbers)
 
     def publish(self, segment: int, time: float, size: int, members: dict[int, int]) -> None:
         self.segment, self.time, self.size, self.members = segment, time, size, members
@@ -32,4 +32,4 @@ class Kept:
 
     def load_rank(self, rank: int) -> State:
         tensors, numbers = self._whole[rank]
-        return {name: tensor.clone() for name, tensor in tensors.items()}, numbers
+        return {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(numbers)

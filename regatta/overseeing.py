@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from regatta.aftermath import Aftermath
+from regatta.choices import Beside
 from regatta.comm import Loss
 from regatta.events import Event, Tail, Writer
 from regatta.folders import Plan
@@ -18,6 +19,7 @@ class RunOverseer(Overseer):
     def __init__(self, plan: Plan, watch: Callable[[list[Event]], None]) -> None:
         self.patience = plan.run.death.silence
         self.aftermath = Aftermath(plan.run, lambda event: _write_down(plan.events, event))
+        self._choices = plan.choices
         self._tail, self._watch = Tail(plan.events), watch
 
     def tick(self) -> None:
@@ -27,7 +29,10 @@ class RunOverseer(Overseer):
 
     def on_death(self, rank: int, how: str) -> Sequence[Loss]:
         self.tick()  # what it has told last
-        return self.aftermath.goes_on(rank, how)
+        losses = self.aftermath.goes_on(rank, how)
+        for loss in losses:
+            Beside.recover(self._choices, loss.rank)
+        return losses
 
     def on_stillness(self, rank: int, seconds: float, then: str) -> None:
         self.aftermath.stood_still(rank, seconds, then)

@@ -173,9 +173,9 @@ def _play_process(plan: Plan, saved: Saved, line: Line | None = None) -> RankEnd
         _keep_start(plan, data)
         write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
     dist.barrier()  # the folder is there
-    chance = Recorder(plan.choices, dist.get_rank())
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
     mortal = [rank for rank in range(run.num_ranks) if run.follows_death_of(rank) == GO_ON]
+    chance = Recorder(plan.choices, dist.get_rank(), dist.get_rank() in mortal)
     comm = ProcessComm(groups, chance, run.device, run.transport, hosts, line, mortal)
     log = Writer(plan.events)
     around = Surroundings(

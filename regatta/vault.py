@@ -36,7 +36,7 @@ class Vault:
         rank, kept = self._rank, self._rank.around.kept
         rank.chance.flush()
         folder = None if rank.around.timing_only else self._folder
-        if folder is None and (kept is None or over):
+        if folder is None and (kept is None or (over and rank.segment != rank.around.until)):
             return
         state = self._state()
         if kept is not None:

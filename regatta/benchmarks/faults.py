@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from regatta import config, runs
 from regatta.benchmarks import Case, Result
 from regatta.benchmarks.harm import Late, Story, Subject, until
+from regatta.comm import Deadlock, WorldFailed
 from regatta.strategies.base import Strategy
 from regatta.strategies.fate import GO_ON, RESTART, SHRINK
 
@@ -260,9 +261,8 @@ def _complaints(
     try:
         if not runs.replay(folder).identical:
             yield "it does not replay"
-    except ValueError as error:
-        if "died, and with it" not in str(error):
-            yield str(error)
+    except (ValueError, WorldFailed, Deadlock) as error:
+        yield f"it does not replay: {error}"
 
 
 # -- runs ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ def depart(world: VirtualWorld, losses: Sequence[Loss]) -> None:
         dead = world.comms[loss.rank]
         dead.end()
         world.lost.add(loss.rank)
+        dead.chance.flush()
         dead.chance.bury(loss.rank, everybody.joined(loss.rank) - dead.sums_before)
     for loss in losses:
         world.losses.append(loss)

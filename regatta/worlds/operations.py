@@ -88,6 +88,7 @@ class Computing(Pending):
             value = self.work()
         except Exception as error:
             if rank.is_past_its_death:
+                rank.end()
                 return
             rank._add_note(error)
             raise

@@ -19,6 +19,7 @@ from regatta.choices import NOTHING, Chance, Live
 from regatta.comm import (
     ANY,
     DATA,
+    GONE,
     WORLD,
     Load,
     Loss,
@@ -210,6 +211,8 @@ class ProcessComm:
         assert message is not None
         if src == ANY:
             self.chance.note("recv", message.outcome)
+        elif message.tag == GONE:
+            self.chance.note("mute", self.traffic.messages)
         return self._placed(message)
 
     def _placed(self, message: Message) -> Message:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from regatta.choices import NOTHING, Chance, Kind, LostRecord
+from regatta.choices import NOTHING, Chance, Kind
 from regatta.cluster.faults import Slow, end_of_cuts, end_of_work
 from regatta.comm import (
     ANY,
@@ -23,6 +23,7 @@ from regatta.comm import (
     Seconds,
     Traffic,
     Vector,
+    goodbye_of,
 )
 from regatta.worlds import departures
 from regatta.worlds.hardware import Device, Link
@@ -124,14 +125,16 @@ class VirtualComm:
         return SENT
 
     def recv(self, src: int = ANY, tag: int = ANY) -> Op[Message]:
-        if src == ANY and self.chance.replaying:
-            src = self._recorded("recv")
-            if goodbye := Message.of_the_dead(src):
-                return Done(goodbye)
+        if self.chance.replaying:
+            if src == ANY:
+                src = self._recorded("recv")
+                if goodbye := Message.of_the_dead(src):
+                    return Done(goodbye)
+            elif self.chance.took("mute", self.traffic.messages):
+                return Done(goodbye_of(src))
         message = None if self._inbox is None else self._inbox.take(src, tag)
         if message is not None:
-            if src == ANY:
-                self.chance.note("recv", message.outcome)
+            self._note(src, message)
             return Done(message)
         op = Pending(self, (src, tag))
         self._receives.append(op)
@@ -314,13 +317,18 @@ class VirtualComm:
             src, tag = op.what
             if (src == ANY or src == message.src) and (tag == ANY or tag == message.tag):
                 self._receives.remove(op)
-                if src == ANY:
-                    self.chance.note("recv", message.outcome)
+                self._note(src, message)
                 op.finish(message)
                 return
         if self._inbox is None:
             self._inbox = Inbox()
         self._inbox.put(message)
+
+    def _note(self, src: int, message: Message) -> None:
+        if src == ANY:
+            self.chance.note("recv", message.outcome)
+        elif message.tag == GONE:
+            self.chance.note("mute", self.traffic.messages)
 
     def _resume(self) -> None:
         if self.is_dead:
@@ -331,7 +339,8 @@ class VirtualComm:
             self._waits_for = self._coroutine = None
             self._result = stop.value
         except Exception as error:
-            if self.is_past_its_death and not isinstance(error, LostRecord):
+            if self.is_past_its_death:
+                self.end()
                 return
             self._add_note(error)
             raise
