@@ -74,6 +74,7 @@ def train(plan: Plan, resume: bool = False, watch: Watcher = ignore) -> list[Ran
     if plan.run.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     refuse_if_not_in_layers(plan.run)
+    plan.run.follows_death_of(0)  # a strategy that does not state it is refused
     if environment_rank() is not None:
         return [_train_as_rank(plan, resume, watch)]
     saved = NOTHING_SAVED

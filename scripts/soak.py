@@ -100,7 +100,7 @@ def _soak(soak: Soak, options: argparse.Namespace) -> int:
     soak.wait_for_a_checkpoint()
     began, number = time.monotonic(), 0
     end = began + 60.0 * options.minutes
-    while time.monotonic() + options.every < end:
+    while time.monotonic() + 2 * options.every <= end:  # after the last there is time to recover
         time.sleep(options.every)
         if not soak.is_alive():
             print("failed: the run has ended by itself")

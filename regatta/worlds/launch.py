@@ -136,7 +136,8 @@ class _Watch:
                 deadline = time.monotonic() + _GRACE_SECONDS
         self._overseer.tick()
         if self._failures():
-            raise self._cause()
+            # Whoever was interrupted before it could listen has not failed.
+            raise KeyboardInterrupt if self._interrupts else self._cause()
         return [result for _, (_, result) in sorted(self._reports.items())]
 
     def _listen(self) -> None:
