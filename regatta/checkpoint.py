@@ -131,7 +131,7 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, whatever is wrong with the file
-        reason = str(error).strip().split("\n")[0]
+        reason = plain.shortened(plain.printable(str(error).strip().split("\n")[0]))
         raise BadCheckpoint(
             f"{path} is no state dict that can be read ({reason}): save the model's state_dict(), "
             "not the model, with torch.save or safetensors.torch.save_file"

@@ -240,7 +240,9 @@ def from_line(line: str) -> Event:
         values["staleness"] = {int(age): count for age, count in ages.items()}
     for field_name, value in values.items():
         if not _is_finite(value) and field_name != "loss":  # the only one that may be lost
-            raise ValueError(f"{plain.shown(field_name)} must be finite, not {plain.shown(value)}")
+            raise ValueError(
+                f"{plain.printable(field_name)} must be finite, not {plain.shown(value)}"
+            )
     if "\\" in line or not line.isprintable():
         values = _printable(values)
     made: Callable[[Any, dict[str, Any]], Event] = plain.made

@@ -76,17 +76,17 @@ class Lock:
 
     def __init__(self, folder: Path, file: int) -> None:
         self.folder = folder
-        self._file = file
+        self.file = file
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To a rank that is being started."""
-        return _handed_over, (self.folder, DupFd(self._file))
+        return _handed_over, (self.folder, DupFd(self.file))
 
     def close(self) -> None:
         """By its last holder: the file is of no use any more."""
         with suppress(OSError):
             (self.folder / FILE).unlink()
-        os.close(self._file)
+        os.close(self.file)
 
 
 def _handed_over(folder: Path, file: Any) -> Lock:
@@ -114,15 +114,15 @@ def take(folder: Path) -> Lock:
     while True:
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if _locks(file, fcntl.LOCK_EX):
-            if _is_named(file, path):
-                _sign(file, path)
-                return Lock(folder, file)
-            os.close(file)  # who had it has removed it
+            lock = Lock(folder, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        if _locks(lock.file, fcntl.LOCK_EX):
+            if _is_named(lock.file, path):
+                _sign(lock, path)
+                return lock
+            os.close(lock.file)  # who had it has removed it
             continue
-        owner = _owner(file)
-        os.close(file)
+        owner = _owner(lock.file)
+        os.close(lock.file)
         if (owner is not None and not owner.is_gone()) or time.monotonic() > deadline:
             raise Held(_complaint(folder, owner))
         time.sleep(0.02)  # its owner has not signed yet, or its ranks are just ending
@@ -162,12 +162,16 @@ def _is_named(file: int, path: Path) -> bool:
         return False
 
 
-def _sign(file: int, path: Path) -> None:
+def _sign(lock: Lock, path: Path) -> None:
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     owner = Owner(command, os.getpid(), platform.node(), time.time())
-    with writing(path):
-        os.ftruncate(file, 0)
-        os.pwrite(file, (json.dumps(asdict(owner)) + "\n").encode(), 0)
+    try:
+        with writing(path):
+            os.ftruncate(lock.file, 0)
+            os.pwrite(lock.file, (json.dumps(asdict(owner)) + "\n").encode(), 0)
+    except OSError:  # the disk is full
+        lock.close()
+        raise
 
 
 def _owner(file: int) -> Owner | None:

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from real import RECIPE, REGATTA, command, plan
 
-from regatta import checkpoint, folders, runs
+from regatta import checkpoint, folders, lock, runs
 from regatta.aside import CannotWrite, append, write_aside
 from regatta.events import RankEnded, Warned, Writer, mend, read, to_line
 
@@ -165,6 +165,15 @@ def test_writing_aside_leaves_nothing_behind(disk):
         write_aside(path, bytes(500_000))
     assert path.read_bytes() == b"before"
     assert [p.name for p in disk.place.iterdir()] == ["file"]
+
+
+def test_a_lock_that_cannot_be_signed_is_given_back(disk):
+    disk.fill()
+    with pytest.raises(CannotWrite, match=r"lock\.json"):
+        lock.take(disk.place)
+    assert not (disk.place / lock.FILE).exists()
+    disk.empty()
+    lock.take(disk.place).close()
 
 
 def test_a_full_device_is_told_by_whoever_writes():

@@ -36,13 +36,13 @@ def events(folder: Path) -> Target:
 
     def feed(data: bytes) -> None:
         path.write_bytes(data)
-        told = of_run.Tail(path, from_start=True)()
         log = of_run.read_what_there_is(path)
         assert len(log.complaints) <= 5
-        assert len(log.events) <= len(told)
+        if len(data) % 4 == 0:
+            assert len(log.events) <= len(of_run.Tail(path, from_start=True)())
+            of_run.mend(path)
         if len(data) % 32 == 0:
             _show(home, log)
-        of_run.mend(path)
         summarise(of_run.read(path))
 
     return Target("events.jsonl", seeds, mutate.lines, feed)
@@ -90,9 +90,10 @@ def stored(folder: Path) -> Target:
         (home / "run.json").write_bytes(_agreeing(data) if len(data) % 4 else data)
         plan, _ = folders.open_plan(home)
         run_digest(plan.run)
-        folders.write_plan(replace(plan, folder=again), "virtual")
-        assert folders.open_plan(again)[0].run == plan.run
         file_of(home)
+        if len(data) % 16 == 1:
+            folders.write_plan(replace(plan, folder=again), "virtual")
+            assert folders.open_plan(again)[0].run == plan.run
 
     return Target("run.json", seeds, mutate.values, feed)
 

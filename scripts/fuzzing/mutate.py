@@ -69,9 +69,9 @@ def values(chance: Random, data: bytes) -> bytes:
 def lines(chance: Random, data: bytes) -> bytes:
     """Some lines of JSON, as values are changed; and lines cut, doubled, mixed, run together."""
     found = data.split(b"\n")[:-1]
-    if len(found) > 12:
-        start = chance.randrange(len(found) - 10)
-        found = found[:2] + found[start : start + 10]
+    if len(found) > 6:  # the first, and some that follow each other
+        start = chance.randrange(1, len(found) - 4)
+        found = [found[0], *found[start : start + 5]]
     for _ in range(chance.choice((1, 1, 2, 4))):
         at = chance.randrange(len(found))
         what = chance.randrange(10)
