@@ -42,10 +42,10 @@ WORDS = [
     "--set", "decoding.alpha=1.2", "--set", "decoding.beta=3",
 ]  # fmt: skip
 CHOSEN = [  # by an earlier such run, on the hour of other speech
-    *WORDS, "--set", "decoding.alpha=2.5", "--set", "decoding.beta=5",
+    *WORDS, "--set", "decoding.alpha=3", "--set", "decoding.beta=3",
     "--set", "decoding.width=256",
 ]  # fmt: skip
-EPOCHS = 15
+EPOCHS, MOST_SECONDS = 20, 900
 ALPHAS, BETAS = (1.2, 1.6, 2.0, 2.5, 3.0, 3.5), (3.0, 4.0, 5.0, 6.0)
 SMALLER = [  # a network that learns something in a minute, for races
     "--set", "minutes=20", "--set", "dev_minutes=4", "--set", "stop.epochs=16",
@@ -58,7 +58,8 @@ SMALLER = [  # a network that learns something in a minute, for races
 def synth(out: Path) -> None:
     once(
         out / "synth", "train", "speech", "-s", "all-reduce", "-n", "2", "--set", "minutes=180",
-        "--set", f"stop.epochs={EPOCHS}", "--set", "schedule=hold:until=0.6", *CHOSEN,
+        "--set", f"stop.epochs={EPOCHS}", "--set", f"stop.seconds={MOST_SECONDS}",
+        "--set", "schedule=hold:until=0.6", *CHOSEN,
     )  # fmt: skip
     once(out / "others", "data", "synth", "--hours", "1", "--seed", "11")
     alpha, beta = chosen_weights(out / "synth", out / "others")
