@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,25 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(_WRAPPED) if wrapped else name: t for name, t in tensors.items()}
 
 
-def publish(checkpoints: Path, segment: int, ranks: int, run_digest: str, keep: int) -> Path:
-    """All ranks have written: make it count, and let go of old ones."""
+def publish(
+    checkpoints: Path,
+    segment: int,
+    ranks: int,
+    run_digest: str,
+    keep: int,
+    members: Mapping[int, int] | None = None,
+) -> Path:
+    """All ranks have written: make it count, and let go of old ones.
+
+    The `members` are the ranks that are not dead, by the names that they had at first.
+    """
     part, path = _part(checkpoints, segment), folder(checkpoints, segment)
+    members = dict(zip(range(ranks), range(ranks), strict=True)) if members is None else members
     about = {"format": FORMAT, "version": VERSION, "segment": segment, "ranks": ranks}
+    about |= {"members": list(members.items())}
+    for rank in set(range(ranks)) - set(members.values()):  # it may have died while it wrote
+        for file in part.glob(f"rank-{rank}.*"):
+            file.unlink()
     digests = {file.name: sha256_of(file) for file in sorted(part.iterdir())}
     _write_json(part / "checkpoint.json", about | {"run": run_digest, "sha256": digests})
     part.rename(path)
@@ -146,6 +162,12 @@ def about(path: Path) -> dict[str, Any]:
     if not known or values.get("version") != VERSION:
         raise BadCheckpoint(f"{path} is not a checkpoint of this Regatta (version {VERSION})")
     return dict(values)
+
+
+def members(about: dict[str, Any]) -> dict[int, int]:
+    """The ranks in a checkpoint by the names that they had at first."""
+    ranks = about["ranks"]
+    return dict(about.get("members", zip(range(ranks), range(ranks), strict=True)))
 
 
 def load_rank(path: Path, rank: int) -> tuple[dict[str, Tensor], dict[str, Any]]:

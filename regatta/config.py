@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regatta import strategies, tasks
 from regatta.cluster import Cluster
+from regatta.death import Death
 from regatta.learn import natural, optimisers, schedules
 from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser, Sgd
@@ -123,6 +124,7 @@ class Run:
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     recording: Recording = field(default_factory=Recording)
+    death: Death = field(default_factory=Death)  # of a rank, and what follows
     cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
     threads: int = 1  # a rank
     device: str = "cpu"
@@ -141,6 +143,7 @@ class Run:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)}")
         self.strategy.check(self.workers)
+        self.death.check(self.strategy)
         if check := getattr(self.task, "check_answer", None):
             check(self.strategy.name, self.strategy.answer)
         for minibatch in {*self.early_minibatches, self.minibatch}:
@@ -155,6 +158,9 @@ class Run:
     @property
     def num_ranks(self) -> int:
         return self.workers + self.strategy.num_servers
+
+    def follows_death_of(self, rank: int) -> str:
+        return self.death.follows(self.strategy.fate_of(rank, self.workers))
 
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from regatta.events import (
     Checkpointed,
+    Died,
     Ended,
     Evaluated,
     Event,
@@ -23,6 +24,7 @@ from regatta.events import (
     Resumed,
     Sampled,
     Started,
+    StoodStill,
     Warned,
 )
 from regatta.metrics import Summary
@@ -78,8 +80,15 @@ class Display:
                 self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Checkpointed):
                 self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
+            elif isinstance(event, Died):
+                self._console.print(f"  [red]{escape(told_death(event))}[/red]", highlight=False)
+            elif isinstance(event, StoodStill):
+                self._console.print(f"  [yellow]{told_stillness(event)}[/yellow]", highlight=False)
             elif isinstance(event, Resumed):
-                self._console.print(f"  resumed at {event.time:.1f} s, segment {event.segment}")
+                workers = f" with {_number_of(event.workers)}" if event.workers else ""
+                self._console.print(
+                    f"  resumed at {event.time:.1f} s, segment {event.segment}{workers}"
+                )
             elif isinstance(event, Ended):
                 self.close()
 
@@ -114,7 +123,8 @@ class Display:
         parts.append(f"{newest.time:.0f} s, {done:,} samples")
         if newest.loss is not None:
             parts.append(f"loss {newest.loss:.4f}")
-        parts += [text for text in (self._goal(), self._rest(), self._ranks()) if text]
+        more = (self._goal(), self._rest(), self._ranks(), self._held_up())
+        parts += [text for text in more if text]
         self._status.update(f"{self._title}: {', '.join(parts)}")
 
     def _goal(self) -> str:
@@ -139,11 +149,22 @@ class Display:
         return "ranks " + "".join(self._sign(rank) for rank in sorted(self._now))
 
     def _sign(self, rank: int) -> str:
+        computes = self._computes(rank)
+        return "·" if computes is None else "▮" if computes else "▯"
+
+    def _computes(self, rank: int) -> bool | None:
+        """Most of the time, of late; None where there is nothing to tell by."""
         now, before = self._now[rank], self._before[rank]
         passed = now.time - before.time
-        if not passed:
-            return "·"
-        return "▮" if now.computing - before.computing >= _IDLE * passed else "▯"
+        return now.computing - before.computing >= _IDLE * passed if passed else None
+
+    def _held_up(self) -> str:
+        """By whom, if all others wait for one."""
+        computing = {rank: self._computes(rank) for rank in self._now}
+        busy = [rank for rank, computes in computing.items() if computes]
+        if len(busy) != 1 or len(computing) < 2 or None in computing.values():
+            return ""
+        return f"the others wait for rank {busy[0]}"
 
     def _line(self, event: Evaluated) -> None:
         results = "  ".join(f"{name} {value:.4f}" for name, value in event.results.items())
@@ -153,6 +174,23 @@ class Display:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _number_of(workers: int) -> str:
+    return f"{workers} worker" + ("" if workers == 1 else "s")
+
+
+def told_death(event: Died) -> str:
+    again = f", {event.lost:.1f} s of work are done again" if event.lost else ""
+    told = {"go on": "the others go on"}.get(event.then, event.then)
+    return f"rank {event.rank} ({event.role}) {event.how} at {event.time:.1f} s: {told}{again}"
+
+
+def told_stillness(event: StoodStill) -> str:
+    if event.then == "went on":
+        return f"rank {event.rank} goes on, after {event.seconds:.1f} s"
+    how = f"rank {event.rank} has been stopped by a signal for {event.seconds:.1f} s"
+    return f"{how}: it is {event.then}"
 
 
 class Commentary:
@@ -169,7 +207,7 @@ class Commentary:
         if self._silent:
             return lambda events: None
         lane, run = start.lane, start.run
-        workers = f"{lane.workers} worker" + ("" if lane.workers == 1 else "s")
+        workers = _number_of(lane.workers)
         what = f"learning rate {run.optimiser.lr:g}" if start.is_trial else f"seed {run.seed}"
         where = ", simulated" if lane.world == "virtual" else ""
         settings = "".join(f", {name}={value}" for name, value in lane.values.items())
@@ -249,7 +287,7 @@ def _reached(s: Summary, clock: str) -> str:
 
 def summary_lines(s: Summary) -> list[str]:
     clock = "virtual s" if s.world == "virtual" else "s"
-    workers = f"{s.workers} worker" + ("" if s.workers == 1 else "s")
+    workers = _number_of(s.workers)
     lines = [
         f"{s.strategy}, {workers}: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
         f"training, {s.throughput:,.0f} samples/s, workers waited {s.waiting_share:.1%} "
@@ -268,6 +306,14 @@ def summary_lines(s: Summary) -> list[str]:
         )
     if s.dropped_share:
         lines.append(f"dropped: {s.dropped_share:.1%} of the gradients came too late")
+    if s.slowest is not None:
+        lines.append(
+            f"slowest: rank {s.slowest.rank} computed {s.slowest.times:.2f} times as long a turn "
+            "as the other workers"
+        )
+    if s.deaths:
+        ranks = f"{s.deaths} rank" + ("" if s.deaths == 1 else "s")
+        lines.append(f"died: {ranks}; {s.lost_seconds:.2f} {clock} of work were done again")
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
     if s.cpu_cores is not None:
         lines.append(f"a rank kept {s.cpu_cores:.2f} cores busy")

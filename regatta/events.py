@@ -106,6 +106,30 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Died:
+    """A rank is gone; the launcher tells, or the virtual world."""
+
+    name: ClassVar[str] = "died"
+    rank: int
+    time: float
+    role: str
+    how: str  # that it came about, in words
+    then: str  # what followed: stop, restart, shrink or go on
+    lost: float = 0.0  # seconds since the checkpoint: what was done then is done again
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoodStill:
+    """A signal has stopped a rank; the launcher tells, and tells again what came of it."""
+
+    name: ClassVar[str] = "stood_still"
+    rank: int
+    time: float
+    seconds: float  # so far
+    then: str  # waited for, went on or given up
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resumed:
     """The run goes on from a checkpoint; what was written after that moment does not count."""
 
@@ -115,6 +139,8 @@ class Resumed:
     segment: int
     target: float | None = None
     last: int = 1
+    since: float | None = None  # that moment, where the clock has gone on after it
+    workers: int | None = None  # that go on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +207,8 @@ Event: TypeAlias = (
     | Sampled
     | Warned
     | Checkpointed
+    | Died
+    | StoodStill
     | Resumed
     | Usage
     | Spans
@@ -279,16 +307,21 @@ def _bundled(complaints: list[str], path: Path) -> list[str]:
 def standing(events: Iterator[Event] | list[Event]) -> list[Event]:
     kept: list[Event] = []
     for event in events:
-        if isinstance(event, Resumed):
+        if isinstance(event, Started | Resumed):
             kept = [earlier for earlier in kept if _stands(earlier, event)]
         kept.append(event)
     return kept
 
 
-def _stands(earlier: Event, resumed: Resumed) -> bool:
+def _stands(earlier: Event, again: Started | Resumed) -> bool:
+    """Whether an event still counts when a run begins again: what befell ranks always does."""
+    if isinstance(earlier, Died | StoodStill):
+        return True
+    if isinstance(again, Started):  # from the very beginning
+        return False
     if isinstance(earlier, Checkpointed):  # told a moment after the state was saved
-        return earlier.segment <= resumed.segment
-    return earlier.time <= resumed.time
+        return earlier.segment <= again.segment
+    return earlier.time <= (again.time if again.since is None else again.since)
 
 
 def _parse(text: str, path: Path) -> Iterator[Event]:

@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,15 @@ Stops = tuple[tuple[int, Stop], ...]
 
 
 @dataclass(frozen=True)
+class Crew:
+    """Who was there from a segment on; ranks are named by the numbers that they had at first."""
+
+    segment: int
+    members: tuple[int, ...]  # the first is rank 0, and so on
+    hosts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A run and where it is kept; small enough to hand to every process."""
 
@@ -29,6 +38,29 @@ class Plan:
     run: Run
     folder: Path
     stops: Stops = ()  # that were in force, by first segment, if the run was ever resumed
+    crews: tuple[Crew, ...] = ()  # if it was ever gone on with by fewer than before
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.crews[-1].members if self.crews else tuple(range(self.run.num_ranks))
+
+    def with_members(
+        self, members: Sequence[int], segment: int, hosts: Sequence[int], returned: bool = False
+    ) -> Plan:
+        """These from a segment on; the `hosts` are those of the present ranks.
+
+        It is another crew also if it is as large as before, but some of it have `returned`.
+        """
+        if not self.crews and not returned and tuple(members) == self.members:
+            return self
+        first = Crew(0, tuple(range(self.run.num_ranks)), tuple(hosts))
+        here = dict(zip(self.members, hosts, strict=True))
+        now = Crew(segment, tuple(members), tuple(here[member] for member in members))
+        crews = [crew for crew in self.crews or (first,) if crew.segment < segment]
+        if not crews or returned or crews[-1].members != now.members:
+            crews.append(now)
+        run = replace(self.run, workers=len(members) - self.run.strategy.num_servers)
+        return replace(self, run=run, crews=tuple(crews))
 
     @property
     def all_stops(self) -> Stops:
@@ -101,6 +133,7 @@ def write_plan(
         "environment": environment(),
         "began": time.time() if began is None else began,  # seconds since 1970
         "hosts": list(hosts),  # of all ranks
+        "crews": [config.to_json(crew) for crew in plan.crews],
         "data": data,
     }
     make_folder(plan.folder)
@@ -144,4 +177,8 @@ def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
         raise ValueError(f"{path} cannot be read: {error}") from None
     run = config.from_json(stored["run"], recipes.load(stored["recipe"]))
     stops = tuple((segment, Stop(**values)) for segment, values in stored["stops"])
-    return Plan(stored["recipe"], run, folder, stops), stored
+    crews = tuple(
+        Crew(crew["segment"], tuple(crew["members"]), tuple(crew["hosts"]))
+        for crew in stored.get("crews", ())
+    )
+    return Plan(stored["recipe"], run, folder, stops, crews), stored

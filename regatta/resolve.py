@@ -65,6 +65,8 @@ def resumed_plan(
     if workers is not None and workers != run.workers:
         raise ValueError(f"{folder} has {run.workers} workers; leave --workers out")
     run = config.assign(run, settings or [])
+    if run.workers != plan.run.workers:
+        raise ValueError(f"{folder} has {plan.run.workers} workers; leave --set workers=... out")
     if run.start != plan.run.start:
         raise ValueError(f"{folder} has begun with other weights; leave --set start... out")
     if target is not None:

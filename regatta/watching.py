@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regatta.display import Display
-from regatta.events import Ended, Event, Resumed, Started, Tail
+from regatta.events import Died, Ended, Event, Resumed, Started, Tail
 from regatta.race.course import FAILURE
 from regatta.race.entries import FILE, declared, home_of
 
@@ -81,5 +81,6 @@ def _epochs(folder: Path) -> float | None:
 
 def _is_over(events: list[Event]) -> bool:
     """An end that was gone on from is none."""
-    last = next((e for e in reversed(events) if isinstance(e, Ended | Resumed)), None)
-    return isinstance(last, Ended)
+    kinds = (Ended, Resumed, Started, Died)
+    last = next((e for e in reversed(events) if isinstance(e, kinds)), None)
+    return isinstance(last, Ended) or (isinstance(last, Died) and last.then == "stop")

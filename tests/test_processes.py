@@ -24,7 +24,8 @@ LIMIT_SECONDS = 10  # within which a world ends after a death
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "averaging", "parameter-server", "ring"])
 def test_a_killed_rank_ends_the_world(strategy, tmp_path):
-    made = plan(tmp_path / "run", strategy, 3, light_fuse(tmp_path, rank=1, turn=5))
+    settings = ("death.then=stop", *light_fuse(tmp_path, rank=1, turn=5))
+    made = plan(tmp_path / "run", strategy, 3, settings)
     with pytest.raises(RankFailed, match="rank 1 was killed by SIGKILL"):
         runs.train(made)
     assert seconds_since_the_fuse(tmp_path) < LIMIT_SECONDS
@@ -36,7 +37,7 @@ def seconds_since_the_fuse(folder):
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path):
-    settings = light_fuse(tmp_path, rank=2, turn=5, how="raise")
+    settings = ("death.then=stop", *light_fuse(tmp_path, rank=2, turn=5, how="raise"))
     with pytest.raises(RankFailed, match="rank 2 failed: ArithmeticError: the batch was") as e:
         runs.train(plan(tmp_path / "run", "parameter-server", 3, settings))
     assert "faulty.py" in e.value.account

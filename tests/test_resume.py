@@ -21,7 +21,8 @@ def digests(folder):
 
 def kill_and_resume(folder, tmp_path, name, workers, turn):
     rank = 0 if workers == 1 else 1
-    made = plan(folder, name, workers, OFTEN + light_fuse(tmp_path, rank, turn))
+    settings = ("death.then=stop", *OFTEN, *light_fuse(tmp_path, rank, turn))
+    made = plan(folder, name, workers, settings)
     with pytest.raises(RankFailed, match="SIGKILL"):
         runs.train(made)
     saved = checkpoint.newest(made.checkpoints).name

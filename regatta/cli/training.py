@@ -15,11 +15,14 @@ from regatta.cli.common import (
     ClusterOption,
     Device,
     From,
+    OnDeath,
     Out,
     Oversubscribe,
     Recipe,
+    Restarts,
     Seed,
     Settings,
+    Silence,
     StrategyOption,
     Target,
     Threads,
@@ -27,6 +30,7 @@ from regatta.cli.common import (
     app,
     beginning_with,
     display_of,
+    dying,
     err,
     out,
     prepare,
@@ -63,6 +67,9 @@ def train(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
+    silence: Silence = None,
     out_folder: Out = None,
     resume: Resumes = False,
     resumable: Resumable = False,
@@ -84,6 +91,7 @@ def train(
     from regatta import folders
     from regatta.resolve import resolve, resumed_plan, with_workers
 
+    settings = dying(on_death, restarts, settings, silence)
     how = _how_to_begin(resume, resumable, out_folder)
     if resume:
         if seed is not None or device is not None or threads is not None:
@@ -156,6 +164,8 @@ def simulate(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
     out_folder: Out = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -164,6 +174,7 @@ def simulate(
     from regatta import folders, runs
     from regatta.resolve import resolve, with_workers
 
+    settings = dying(on_death, restarts, settings)
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)

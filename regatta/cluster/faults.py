@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from regatta.comm import Seconds
@@ -85,6 +85,28 @@ def _check(values: dict[str, float], text: str) -> None:
         raise ValueError(f"cluster.faults: {text!r}: factor must be more than 0")
     if "since" in values and values["since"] >= values["until"]:
         raise ValueError(f"cluster.faults: {text!r}: to must be later than from")
+
+
+def of_members(faults: Sequence[Fault], members: Sequence[int]) -> list[Fault]:
+    """The same by new numbers: the first of these is rank 0, and so on; others are not there."""
+    found: list[Fault] = []
+    for fault in faults:
+        if isinstance(fault, Cut):
+            found.append(fault)
+        elif fault.rank in members:
+            found.append(replace(fault, rank=members.index(fault.rank)))
+    return found
+
+
+def from_then_on(faults: Sequence[Fault], began: Seconds) -> list[Fault]:
+    """The same on a clock that begins at that moment; who has died by then has come back."""
+    later: list[Fault] = []
+    for fault in faults:
+        if not isinstance(fault, Crash):
+            later.append(replace(fault, since=fault.since - began, until=fault.until - began))
+        elif fault.at > began or not began:
+            later.append(replace(fault, at=fault.at - began))
+    return later
 
 
 def end_of_work(slow: Sequence[Slow], start: Seconds, seconds: Seconds) -> Seconds:

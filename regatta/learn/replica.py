@@ -94,7 +94,7 @@ class Replica(Part):
         self._preconditioner = (gradient or Plain()).preconditioner(body.model)
         if not body.is_shared:
             self.bind()  # from here on the model needs no memory of its own
-        self._changed = changed  # type: ignore[method-assign]
+        self.tell(changed)
 
     # -- what a strategy sees ---------------------------------------------------------------
 
@@ -242,6 +242,10 @@ class Replica(Part):
                 return at(self.model)
         finally:
             self.model.train()
+
+    def tell(self, changed: Callable[[], None]) -> None:
+        """Who wants to look whenever the weights have changed."""
+        self._changed = changed  # type: ignore[method-assign]
 
     def statistics(self) -> Tensor:
         """The buffers' part of the present weights."""

@@ -81,6 +81,11 @@ class Arena:
         copy.copy_(data)
         return copy
 
+    def forget(self, neighbour: int) -> None:
+        """It is dead: what it was sent and has not given back is free all the same."""
+        for block in self._by_offset.values():
+            block.sent[neighbour] = int(self._ledger[neighbour, block.number])
+
     def blocks_in_use(self) -> int:
         return sum(not self._is_free(block) for block in self._by_offset.values())
 

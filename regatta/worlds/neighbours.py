@@ -59,6 +59,9 @@ class Neighbours:
     def __contains__(self, rank: int) -> bool:
         return rank in self._writers
 
+    def forget(self, rank: int) -> None:
+        self.arena.forget(self._places[rank])
+
     def send(
         self, dst: int, tag: int, version: int, data: Tensor, take_in: Callable[[], None]
     ) -> None:
