@@ -147,8 +147,10 @@ def play_crews(
     keep_freed_memory()
     torch.set_num_threads(run.threads)
     ended: list[RankEnded] = []
-    workers = len(crews[0].members) - run.strategy.num_servers
-    site = run.cluster.site(workers, run.strategy.shares(workers))
+    servers = run.strategy.num_servers
+    at_first = max(max(crew.members) for crew in crews) + 1 - servers  # or more, who left nothing
+    site = run.cluster.site(at_first, run.strategy.shares(at_first))
+    workers = len(crews[0].members) - servers
     attempt = _Attempt(replace(run, workers=workers), site, crews[0], around, chances)
     for number, crew in enumerate(crews):
         if number:

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from regatta.benchmarks.harm import Late, Story, Subject, until
@@ -25,7 +26,7 @@ SETTINGS = (
     "evaluation.every=20", "checkpointing.every=20", "recording.sentences=0",
 )  # fmt: skip
 KILL, STOP, FREEZE = "killed", "stopped for 2 s", "frozen until it is given up"
-SILENCE = 1.0
+SILENCE = 5.0  # seconds; who is stopped for a while is to be waited for
 
 
 class Soak:
@@ -57,7 +58,10 @@ class Soak:
         os.kill(process, signal.SIGKILL if kind == KILL else signal.SIGSTOP)
         if kind == STOP:
             time.sleep(2.0)
-            os.kill(process, signal.SIGCONT)
+            with suppress(
+                ProcessLookupError
+            ):  # the world may have ended without it, to begin again
+                os.kill(process, signal.SIGCONT)
         if rank < 0 and kind == KILL:
             self._subject.leaves_nothing()
             self._subject.end()

@@ -53,7 +53,8 @@ SUFFERED = [
     Fault("ring", KILL, LAUNCHER, "restart", False, 0.2),
     Fault("gossip", STOP, 2, "auto", False, 0.1),
 ]
-FOLLOWED = ["restart", "go on", "shrink", "resumed", "nothing"]
+# Where the machine is busy, the launcher may die before anything is saved.
+FOLLOWED = [{"restart"}, {"go on"}, {"shrink"}, {"resumed", "begun anew"}, {"nothing"}]
 
 
 @pytest.mark.real
@@ -63,7 +64,7 @@ def test_a_fault_ends_well(fault, followed, brief, tmp_path):
     whole = faults.undisturbed(fault.spec, tmp_path)
     outcome = suffer(fault, whole, tmp_path)
     assert outcome.wrong == ""
-    assert outcome.followed == followed
+    assert outcome.followed in followed
     assert (outcome.recovered is None) == (fault.kind == STOP)
     wrong = replace_digests(whole)
     folder = tmp_path / "run"

@@ -162,15 +162,17 @@ class _Watch:
                 self._roll_call.hear(rank, *what)
             else:
                 del self._pipes[pipe]
-                self._stillness.forget(rank)
                 self._part_with(rank, kind, what)
             for decided in self._roll_call.decided():
                 self._tell_all(DECIDED, decided)
 
     def _part_with(self, rank: int, kind: str, what: Any) -> None:
         """A rank has said its last word."""
+        still = self._stillness.forget(rank)
         if kind == "result":
             self._roll_call.leave(rank)
+            if rank in self._told_still:
+                self._overseer.on_stillness(rank, still, WENT_ON)
         if rank not in self._lost and not self._is_survived(rank, kind, what):
             self._reports[rank] = (kind, what)
 

@@ -121,6 +121,7 @@ class ProcessComm:
         self.losses: Sequence[Loss] = ()
         if line is not None:
             self.losses, line.ring = line.losses, self._mailbox.ring
+        self._messages_before = 0  # the present segment
         self._began = time.perf_counter()
 
     def start_clock(self) -> None:
@@ -135,6 +136,7 @@ class ProcessComm:
 
     def begin_segment(self, segment: int) -> None:
         self.chance.begin(segment)
+        self._messages_before = self.traffic.messages
         if self._survivors is not None:
             self._survivors.begin_segment()
             self._mailbox.begin_segment()
@@ -223,7 +225,7 @@ class ProcessComm:
         if src == ANY:
             self.chance.note("recv", message.outcome)
         elif message.tag == GONE:
-            self.chance.note("mute", self.traffic.messages)
+            self.chance.note("mute", self.traffic.messages - self._messages_before)
         return self._placed(message)
 
     def _placed(self, message: Message) -> Message:

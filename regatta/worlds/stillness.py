@@ -29,9 +29,10 @@ class Stillness:
         self._seconds: dict[int, float] = {}
         self._last = time.monotonic()
 
-    def forget(self, rank: int) -> None:
+    def forget(self, rank: int) -> float:
+        """How long it has stood still, if it did when it was last seen."""
         self._processes.pop(rank, None)
-        self._seconds.pop(rank, None)
+        return self._seconds.pop(rank, 0.0)
 
     def look(self) -> list[Still]:
         """Who stands still now, and who did until now; nobody, if this was asked a moment ago."""

@@ -46,7 +46,7 @@ class VirtualComm:
     asked_to_leave = False  # nobody has to
     _owed: Seconds = 0.0  # for what was done outside of computing
     _slow: Sequence[Slow] = ()
-    sums_before = 0  # of the world, that this rank was in when its segment began
+    sums_before = messages_before = 0  # its segment began: of the world, and of this rank
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class VirtualComm:
                 src = self._recorded("recv")
                 if goodbye := Message.of_the_dead(src):
                     return Done(goodbye)
-            elif self.chance.took("mute", self.traffic.messages):
+            elif self.chance.took("mute", self.traffic.messages - self.messages_before):
                 return Done(goodbye_of(src))
         message = None if self._inbox is None else self._inbox.take(src, tag)
         if message is not None:
@@ -335,7 +335,7 @@ class VirtualComm:
         if src == ANY:
             self.chance.note("recv", message.outcome)
         elif message.tag == GONE:
-            self.chance.note("mute", self.traffic.messages)
+            self.chance.note("mute", self.traffic.messages - self.messages_before)
 
     def _resume(self) -> None:
         if self.is_dead:
