@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from regatta import checkpoint
+from regatta import checkpoint, remembered
 from regatta.calendar import Calendar
 from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
@@ -364,6 +364,7 @@ class Rank:
                 checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
             else:
                 self._save_answer(part, {})
+            checkpoint.keep_best(checkpoints, self.segment)
         await self.comm.all_reduce(torch.zeros(1))  # everybody has written
         if self.comm.rank == 0:
             keep = self.run.checkpointing.keep
@@ -375,7 +376,8 @@ class Rank:
 
     def _restore(self, path: Path) -> None:
         tensors, numbers = checkpoint.load_rank(path, self.comm.rank)
-        self.replica.restore(tensors, numbers)
+        with remembered.checked(numbers, path, self.comm.rank):
+            self.replica.restore(tensors, numbers)
         self.segment = numbers["segment"]
         self.epochs = numbers["epochs"]
         self._time_before = numbers["time"]

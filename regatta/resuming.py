@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
 from regatta import checkpoint, choices, recipes, start
-from regatta.events import Ended, Resumed, read_what_there_is
+from regatta.events import Ended, Resumed, mend, read_what_there_is
 from regatta.fingerprint import run_digest
-from regatta.folders import Plan, open_plan, refuse_if_taken, write_plan
+from regatta.folders import Plan, open_plan, read_stored, refuse_if_taken, write_plan
 
 UNFINISHED = ("interrupt", "preempted")  # reasons to stop that leave something to be done
+
+Tell = Callable[[str], None]  # of what was found damaged, and what is done about it
+
+
+def tell_nobody(text: str) -> None: ...
 
 
 class Resume(Enum):
@@ -21,14 +27,14 @@ class Resume(Enum):
     IF_ANY = "if there is anything to go on with"
 
 
-def begin_or_go_on(plan: Plan, resume: Resume) -> tuple[Plan, Path | None]:
-    """The plan, and the checkpoint to go on from; only one process of a world may ask."""
+def begin_or_go_on(plan: Plan, resume: Resume, tell: Tell) -> tuple[Plan, Path | None]:
+    """The plan, and the checkpoint to go on from; only who holds the folder's lock may ask."""
     if resume is Resume.IF_ANY and (plan.folder / "run.json").exists():
         if checkpoint.finished(plan.checkpoints):
-            return _take_up(_as_begun(plan))
+            return _take_up(_as_begun(plan), tell)
         _clear(plan)
     if resume is Resume.YES:
-        return _take_up(plan)
+        return _take_up(plan, tell)
     refuse_if_taken(plan.folder)
     return replace(plan, run=start.pinned(plan.run, plan.folder)), None
 
@@ -69,20 +75,25 @@ def _clear(plan: Plan) -> None:
     shutil.rmtree(plan.checkpoints, ignore_errors=True)
 
 
-def _take_up(plan: Plan) -> tuple[Plan, Path]:
+def _take_up(plan: Plan, tell: Tell) -> tuple[Plan, Path]:
     """Find the checkpoint to go on from; forget what a broken-off run did after it."""
     checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
+    path, complaints = checkpoint.newest_whole(plan.checkpoints)
     about = checkpoint.about(path)
     if about["run"] != run_digest(plan.run):
         raise ValueError(f"{path} belongs to a run that was configured differently")
     if about["ranks"] != plan.run.num_ranks:
         raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
+    checkpoint.set_aside_after(path)
+    checkpoint.take_up_best(path)
     segment = about["segment"]
-    choices.forget_from(plan.choices, segment)
+    complaints += choices.forget_from(plan.choices, segment)
+    complaints += mend(plan.events)
+    for complaint in complaints:
+        tell(complaint)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    before = open_plan(plan.folder)[1]
-    began, data = before.get("began"), before.get("data", "")
+    before = read_stored(plan.folder)
+    began, data = before["began"], before["data"]
     write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
     return plan, path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,28 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import choices, config, recipes, start
+from regatta import checkpoint, choices, config, lock, recipes, start
+from regatta.aside import CannotWrite
 from regatta.choices import Chance, Live, Recorder, Replayer
 from regatta.comm import WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings, order_of
 from regatta.events import Event, RankEnded, Tail, Writer
 from regatta.events import read as read_events
-from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
+from regatta.folders import (
+    Plan,
+    Stops,
+    environment,
+    open_plan,
+    read_stored,
+    refuse_if_taken,
+    write_plan,
+)
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
 from regatta.outlook import Pulse, Share
-from regatta.resuming import Resume, begin_or_go_on, is_done
+from regatta.resuming import Resume, Tell, begin_or_go_on, is_done, tell_nobody
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
 from regatta.tasks import Data
@@ -55,7 +65,11 @@ def refuse_if_not_in_layers(run: Run) -> None:
 
 
 def train(
-    plan: Plan, resume: Resume | bool = False, watch: Watcher = ignore, leaving: Asked = never
+    plan: Plan,
+    resume: Resume | bool = False,
+    watch: Watcher = ignore,
+    leaving: Asked = never,
+    tell: Tell = tell_nobody,
 ) -> list[RankEnded]:
     """Train on processes of this machine, or as one rank of a world that others started."""
     if plan.run.device == "cuda" and not torch.cuda.is_available():
@@ -64,19 +78,25 @@ def train(
     resume = Resume(resume)
     place = started.place()
     if place is not None:
-        return _train_as_rank(place, plan, resume, watch, leaving)
-    if resume is Resume.IF_ANY and is_done(plan):
-        return _recorded(plan)
-    plan, resume_from = begin_or_go_on(plan, resume)
-    tail = Tail(plan.events)
-    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
-    tell = lambda: watch(tail())  # noqa: E731
-    return launch(plan.run.num_ranks, _rank_body, (*sent, resume_from), tell, leaving)
+        return _train_as_rank(place, plan, resume, watch, leaving, tell)
+    with lock.held(plan.folder) as held:
+        if resume is Resume.IF_ANY and is_done(plan):
+            return _recorded(plan)
+        plan, resume_from = begin_or_go_on(plan, resume, tell)
+        tail = Tail(plan.events)
+        sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
+        tick = lambda: watch(tail())  # noqa: E731
+        try:
+            return launch(plan.run.num_ranks, _rank_body, (*sent, resume_from, held), tick, leaving)
+        except CannotWrite:
+            checkpoint.discard_unfinished(plan.checkpoints)  # it takes room and is worth nothing
+            raise
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
+    _held: lock.Lock,  # for as long as this process lives
 ) -> RankEnded:  # fmt: skip
     leaving = Notice().listen()
     run = config.from_json(values, recipes.load(recipe))
@@ -85,20 +105,27 @@ def _rank_body(
 
 
 def _train_as_rank(
-    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
 ) -> list[RankEnded]:
-    """Rank 0 finds out how to begin, and the others hear of it."""
     if place.size != plan.run.num_ranks:
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
             f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
         )
     meet(place, plan.run.device)
+    with lock.held(plan.folder) if place.rank == 0 else nullcontext():
+        return _play_as_rank(place, plan, resume, watch, leaving, tell)
+
+
+def _play_as_rank(
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
+) -> list[RankEnded]:
+    """Rank 0 finds out how to begin, and the others hear of it."""
     done, resume_from = False, None
     if place.rank == 0:
         done = resume is Resume.IF_ANY and is_done(plan)
         if not done:
-            plan, resume_from = begin_or_go_on(plan, resume)
+            plan, resume_from = begin_or_go_on(plan, resume, tell)
     begins = plan.run.start
     done_text, folder, resume_text, source, digest = _from_rank_0(
         "done" if done else "", str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
@@ -219,7 +246,7 @@ def _identity(data: Data) -> str:
 
 
 def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = open_plan(plan.folder)[1].get("data", "")
+    before = read_stored(plan.folder)["data"]
     if before != _identity(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
@@ -243,9 +270,17 @@ def simulate(
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
     refuse_without_room(run)
+    if plan is None:
+        return _simulate(run, None, timing_only, watch)
+    with lock.held(plan.folder):
+        refuse_if_taken(plan.folder)
+        return _simulate(run, plan, timing_only, watch)
+
+
+def _simulate(
+    run: Run, plan: Plan | None, timing_only: bool, watch: Watcher
+) -> tuple[list[RankEnded], list[Event]]:
     folder = plan.folder if plan else None
-    if folder is not None:
-        refuse_if_taken(folder)
     run, data = start.pinned(run, folder), _open_data(run)
     chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
     recorders: list[Recorder] = []

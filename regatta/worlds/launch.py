@@ -21,6 +21,8 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
+from regatta.aside import CannotWrite
+from regatta.checkpoint import BadCheckpoint
 from regatta.comm import WorldFailed
 from regatta.worlds import warm_up
 from regatta.worlds.leaving import Asked, never
@@ -33,6 +35,9 @@ Body = Callable[..., Any]  # body(rank, size, init_method, *arguments) -> pickla
 
 class WrongUsage(ValueError):
     """Found out by a rank, but the person's to mend: told in one line, without a traceback."""
+
+
+_TOLD = (WrongUsage, CannotWrite, BadCheckpoint)  # as they are: their own line says it all
 
 
 class RankFailed(WorldFailed):
@@ -133,11 +138,11 @@ class _Watch:
 
     def _cause(self) -> Exception:
         """The rank that failed by itself, not those that merely missed it."""
-        order = ["usage", "died", "error", "missed"]
+        order = ["told", "died", "error", "missed"]
         rank = min(self._failures(), key=lambda r: order.index(self._reports[r][0]))
         kind, what = self._reports[rank]
-        if kind == "usage":
-            return WrongUsage(what[0].removeprefix("WrongUsage: "))
+        if kind == "told":
+            return what  # type: ignore[no-any-return]
         if kind == "died":
             return RankFailed(f"rank {rank} {_how_it_ended(what)}")
         return RankFailed(f"rank {rank} failed: {what[0]}", what[1])
@@ -150,8 +155,8 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _kind_of(error: BaseException) -> str:
-    if isinstance(error, WrongUsage):
-        return "usage"
+    if isinstance(error, _TOLD):
+        return "told"
     return "missed" if isinstance(error, WorldFailed) else "error"
 
 
@@ -172,7 +177,8 @@ def _run_rank(
     except BaseException as error:
         kind = _kind_of(error)
         summary = f"{type(error).__name__}: {error}"
-        pipe.send((kind, (summary, traceback.format_exc())))
+        account = error if kind == "told" else (summary, traceback.format_exc())
+        pipe.send((kind, account))
         pipe.close()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -23,7 +23,7 @@ from regatta.worlds.memory import give_back_freed_memory
 from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.rendezvous import join
 from regatta.worlds.shared_sum import SharedSum
-from regatta.worlds.started import INTERFACE
+from regatta.worlds.started import INTERFACE, NCCL_INTERFACE
 from regatta.worlds.wires import AUTO, Wires
 
 T = TypeVar("T")
@@ -192,5 +192,6 @@ class ProcessComm:
 
 def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
     """Join a world of this machine; its sockets stay on loopback."""
-    os.environ.setdefault(INTERFACE, "lo")
+    for interface in (INTERFACE, NCCL_INTERFACE):
+        os.environ.setdefault(interface, "lo")
     join(rank, size, device, init_method=init_method)
