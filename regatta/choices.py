@@ -14,8 +14,13 @@ import json
 import mmap
 import os
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from regatta import plain
+from regatta.aside import append, write_aside, writing
+from regatta.comm import ANY
 
 Kind = Literal["recv", "poll", "stop", "heir", "died", "mute"]
 KINDS: tuple[Kind, ...] = ("recv", "poll", "stop", "heir", "died", "mute")
@@ -109,9 +114,10 @@ class Recorder(Live):
 
     def _append(self, text: str) -> None:
         """At once: the kernel appends it whole, whatever other ranks write."""
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        with writing(self._path):
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, text.encode())
+            append(file, text.encode(), self._path)
         finally:
             os.close(file)
 
@@ -150,8 +156,8 @@ class Beside:
 
     def _mapped(self) -> memoryview:
         size = 8 * (self._HEAD + len(KINDS) * _LINE_LENGTH)
-        with self._path.open("w+b") as file:
-            file.truncate(size)
+        with writing(self._path), self._path.open("w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # who writes where a disk is full is killed
             return memoryview(mmap.mmap(file.fileno(), size)).cast("q")
 
     @classmethod
@@ -249,28 +255,61 @@ class Over(Exception):
 Recorded = dict[tuple[int, int, Kind], list[int]]
 
 
+@dataclass(frozen=True)
+class _Line:
+    segment: int
+    rank: int
+    recv: list[int] | None = None
+    poll: list[int] | None = None
+    stop: list[int] | None = None
+    heir: list[int] | None = None
+    died: list[int] | None = None
+    mute: list[int] | None = None
+
+
 def read(path: Path) -> Recorded:
     recorded: Recorded = defaultdict(list)
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: without it nobody knows what chance did") from None
+    for number, text in enumerate(lines, 1):
         try:
-            line = json.loads(text)
-            kind = next(kind for kind in KINDS if kind in line)
-            recorded[line["segment"], line["rank"], kind] += line[kind]
-        except (ValueError, KeyError, StopIteration) as error:
+            line = _parsed(text)
+        except ValueError as error:
             raise ValueError(f"{path}:{number} is not a record of choices ({error})") from None
+        for kind in KINDS:
+            recorded[line.segment, line.rank, kind] += getattr(line, kind) or ()
     return recorded
 
 
-def forget_from(path: Path, segment: int) -> None:
-    """Drop what a broken-off run recorded after its last checkpoint."""
+def _parsed(text: str) -> _Line:
+    values = plain.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    line = plain.made(_Line, values)
+    if all(getattr(line, kind) is None for kind in KINDS):
+        raise ValueError(f"it holds none of {', '.join(KINDS)}")
+    if min(line.segment, line.rank) < 0 or ANY in (line.recv or ()):
+        raise ValueError("segments and ranks are numbered from 0")
+    return line
+
+
+def forget_from(path: Path, segment: int) -> list[str]:
+    """Drop what a broken-off run recorded after its last checkpoint; tells what is damaged."""
     Beside.forget(path)
     if not path.exists():
-        return
-    kept = [
-        line
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n") and json.loads(line)["segment"] < segment
-    ]
-    aside = path.with_suffix(".tmp")
-    aside.write_text("".join(kept))
-    aside.replace(path)
+        return []
+    kept, damaged = [], 0
+    for text in path.read_bytes().split(b"\n")[:-1]:  # what a kill has cut short came last
+        try:
+            if _parsed(text.decode()).segment < segment:
+                kept.append(text + b"\n")
+        except ValueError:
+            damaged += 1
+    write_aside(path, b"".join(kept))
+    if not damaged:
+        return []
+    return [f"{path}: {damaged} damaged lines are left out: this run cannot be replayed any more"]

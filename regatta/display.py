@@ -44,7 +44,7 @@ class Display:
 
     def __init__(self, console: Console, title: str, epochs: float | None = None) -> None:
         self._console = console
-        self._title = title
+        self._title = escape(title)
         self._epochs = epochs
         self._status: Status | None = None
         self._now: dict[int, Progress] = {}
@@ -54,7 +54,7 @@ class Display:
         self._share: Share | None = None
         self._line_due = _SELDOM
         if console.is_terminal:
-            self._status = console.status(f"{title}: starting")
+            self._status = console.status(f"{self._title}: starting")
             self._status.start()
 
     def __call__(self, events: Sequence[Event | Share]) -> None:
@@ -79,11 +79,12 @@ class Display:
                 text = f"  [yellow]warning:[/yellow] {escape(event.text)}"
                 self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Checkpointed):
-                self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
+                self._console.print(f"  [dim]checkpoint {escape(event.path)}[/dim]")
             elif isinstance(event, Died):
                 self._console.print(f"  [red]{escape(told_death(event))}[/red]", highlight=False)
             elif isinstance(event, StoodStill):
-                self._console.print(f"  [yellow]{told_stillness(event)}[/yellow]", highlight=False)
+                text = escape(told_stillness(event))
+                self._console.print(f"  [yellow]{text}[/yellow]", highlight=False)
             elif isinstance(event, Resumed):
                 workers = f" with {_number_of(event.workers)}" if event.workers else ""
                 self._console.print(
@@ -132,7 +133,7 @@ class Display:
         started, last = self._started, self._last
         if started is None or last is None or started.metric not in last.results:
             return ""
-        text = f"{started.metric} {last.results[started.metric]:.4f}"
+        text = f"{escape(started.metric)} {last.results[started.metric]:.4f}"
         return text if started.target is None else f"{text} of {started.target:g}"
 
     def _rest(self) -> str:
@@ -171,6 +172,7 @@ class Display:
         epochs = "" if self._epochs is None else f" of {self._epochs:g}"
         self._console.print(
             f"  {event.training:8.2f} s  epoch {event.epoch:6.2f}{epochs}  {results}",
+            markup=False,
             highlight=False,
             soft_wrap=True,
         )
@@ -212,7 +214,7 @@ class Commentary:
         where = ", simulated" if lane.world == "virtual" else ""
         settings = "".join(f", {name}={value}" for name, value in lane.values.items())
         self._console.print(
-            f"[bold]{lane.spec}[/bold], {workers}{where}{escape(settings)}, {what}  "
+            f"[bold]{escape(lane.spec)}[/bold], {workers}{where}{escape(settings)}, {what}  "
             f"[dim]{start.number} of {start.of}{self._left(start)}[/dim]"
         )
         self._display = Display(self._console, f"{lane.spec}, {what}", run.stop.epochs)
@@ -232,7 +234,7 @@ class Commentary:
 
 
 def race_table(outcome: Outcome) -> Table:
-    goal = "" if outcome.target is None else f"to {outcome.metric} {outcome.target:g}"
+    goal = "" if outcome.target is None else escape(f"to {outcome.metric} {outcome.target:g}")
     table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     # Of several lines if it must be, rather than that numbers are cut off.
     table.add_column("strategy", overflow="fold", min_width=12)
@@ -242,7 +244,7 @@ def race_table(outcome: Outcome) -> Table:
         sooner, summaries = outcome.speedup(standing), [f.summary for f in standing.finishes]
         waiting = median(summary.waiting_share for summary in summaries)
         table.add_row(
-            standing.label,
+            escape(standing.label),
             str(standing.lane.workers),
             "" if outcome.target is None else f"{standing.reached}/{len(standing.times)}",
             _time(outcome, standing),
@@ -256,8 +258,8 @@ def race_table(outcome: Outcome) -> Table:
 
 def shown(table: ReportTable) -> Table:
     """A table of the report, as a terminal shows it."""
-    made = Table(title=table.title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(table.headings):
+    made = Table(title=escape(table.title), box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(map(escape, table.headings)):
         if number < table.words:
             made.add_column(heading, overflow="fold", min_width=min(8, len(heading)))
         else:
@@ -296,7 +298,8 @@ def summary_lines(s: Summary) -> list[str]:
     if s.start:
         lines.append(f"began with {s.start}")
     if s.final is not None:
-        lines.append(f"{s.metric} {s.final:.4f}, best {s.best:.4f}")
+        best = "" if s.best is None else f", best {s.best:.4f}"
+        lines.append(f"{s.metric} {s.final:.4f}{best}")
     if s.target is not None:
         lines.append(f"time to {s.metric} {s.target:g}: {_reached(s, clock)}")
     if s.mean_staleness is not None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regatta import config, recipes
+from regatta import config, plain, recipes
+from regatta.aside import write_aside
 from regatta.config import Run, Stop
 from regatta.worlds.launch import WrongUsage
 
@@ -136,10 +138,9 @@ def write_plan(
         "crews": [config.to_json(crew) for crew in plan.crews],
         "data": data,
     }
+    values["sha256"] = _digest(values)
     make_folder(plan.folder)
-    aside = plan.folder / "run.json.tmp"
-    aside.write_text(json.dumps(values, indent=1) + "\n")
-    aside.replace(plan.folder / "run.json")
+    write_aside(plan.folder / "run.json", (json.dumps(values, indent=1) + "\n").encode())
 
 
 def environment() -> dict[str, Any]:
@@ -164,21 +165,74 @@ def _processor() -> str:
     return next(names, platform.processor())
 
 
-def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
-    """A run that is on disk."""
+@dataclass(frozen=True)
+class _Stored:
+    """Of what types the values of a run.json are."""
+
+    regatta_run: int
+    recipe: str
+    world: str
+    run: dict[str, Any]
+    stops: list[Any]
+    environment: dict[str, Any]
+    timing_only: bool = False
+    began: float | None = None
+    hosts: list[int] = field(default_factory=list)
+    crews: list[dict[str, Any]] = field(default_factory=list)
+    data: str = ""
+    sha256: str | None = None  # of all others; earlier versions wrote none
+
+    def __post_init__(self) -> None:
+        if self.began is not None and not 0 <= self.began < 1e11:
+            raise ValueError(f"began must be seconds since 1970, not {self.began}")
+
+
+def read_stored(folder: Path) -> dict[str, Any]:
+    """What a run.json says; nothing that it names is executed."""
     path = folder / "run.json"
     try:
-        stored = json.loads(path.read_text())
-        if stored.get("regatta_run") != 1:
+        values = plain.loads(path.read_text())
+        if not isinstance(values, dict) or values.get("regatta_run") != 1:
             raise ValueError("not written by this version of Regatta")
-    except OSError:
+        stored = plain.made(_Stored, values)
+        if stored.sha256 not in (None, _digest(values)):
+            raise ValueError("it is damaged, or was changed by hand: bring back the one before")
+    except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: {path} does not exist") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    run = config.from_json(stored["run"], recipes.load(stored["recipe"]))
-    stops = tuple((segment, Stop(**values)) for segment, values in stored["stops"])
-    crews = tuple(
-        Crew(crew["segment"], tuple(crew["members"]), tuple(crew["hosts"]))
-        for crew in stored.get("crews", ())
-    )
+    return asdict(stored) | values
+
+
+def _digest(values: dict[str, Any]) -> str:
+    others = {name: value for name, value in values.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
+    """A run that is on disk. Its recipe is executed only if it has classes of its own."""
+    stored = read_stored(folder)
+    try:
+        base = Run() if config.is_known(stored["run"]) else recipes.load(stored["recipe"])
+        run = config.from_json(stored["run"], base)
+        stops = tuple(map(_stop, stored["stops"]))
+        crews = tuple(map(_crew, stored["crews"]))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'run.json'} cannot be read: {error}") from None
     return Plan(stored["recipe"], run, folder, stops, crews), stored
+
+
+def _stop(entry: Any) -> tuple[int, Stop]:
+    """A first segment, and the stop that was in force from there on."""
+    if not plain.fits(tuple[int, dict[str, Any]], entry):
+        raise ValueError(f"stops must be pairs of a segment and a stop, not {plain.shown(entry)}")
+    return entry[0], config.from_plain(Stop, entry[1])
+
+
+def _crew(entry: dict[str, Any]) -> Crew:
+    crew = plain.made(Crew, entry)
+    if not crew.members or len(crew.members) != len(crew.hosts) or min(crew.members) < 0:
+        raise ValueError(f"a crew has members, each with a host, not {plain.shown(entry)}")
+    return Crew(crew.segment, tuple(crew.members), tuple(crew.hosts))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from regatta import checkpoint, choices, recipes, start
-from regatta.events import Ended, Resumed, read_what_there_is
+from regatta.events import Ended, Resumed, mend, read_what_there_is
 from regatta.fingerprint import run_digest
-from regatta.folders import Plan, open_plan, refuse_if_taken, write_plan
+from regatta.folders import Plan, open_plan, read_stored, refuse_if_taken, write_plan
 
 UNFINISHED = ("interrupt", "preempted")  # reasons to stop that leave something to be done
+
+Tell = Callable[[str], None]  # of what was found damaged, and what is done about it
+
+
+def tell_nobody(text: str) -> None: ...
 
 
 class Resume(Enum):
@@ -35,14 +40,14 @@ class Saved:
 NOTHING_SAVED = Saved()
 
 
-def begin_or_go_on(plan: Plan, resume: Resume) -> tuple[Plan, Saved]:
-    """The plan, and the checkpoint to go on from; only one process of a world may ask."""
+def begin_or_go_on(plan: Plan, resume: Resume, tell: Tell) -> tuple[Plan, Saved]:
+    """The plan, and the checkpoint to go on from; only who holds the folder's lock may ask."""
     if resume is Resume.IF_ANY and (plan.folder / "run.json").exists():
         if checkpoint.finished(plan.checkpoints):
-            return take_up(_as_begun(plan))
+            return take_up(_as_begun(plan), tell)
         _clear(plan)
     if resume is Resume.YES:
-        return take_up(plan)
+        return take_up(plan, tell)
     refuse_if_taken(plan.folder)
     return replace(plan, run=start.pinned(plan.run, plan.folder)), NOTHING_SAVED
 
@@ -83,10 +88,10 @@ def _clear(plan: Plan) -> None:
     shutil.rmtree(plan.checkpoints, ignore_errors=True)
 
 
-def begin_again(plan: Plan, dead: int | None) -> tuple[Plan, Saved]:
+def begin_again(plan: Plan, dead: int | None, tell: Tell) -> tuple[Plan, Saved]:
     """From the last checkpoint, without the dead; if there is none, from the very beginning."""
     if checkpoint.finished(plan.checkpoints):
-        return take_up(plan, dead)
+        return take_up(plan, tell, dead)
     checkpoint.discard_unfinished(plan.checkpoints)
     (plan.checkpoints / checkpoint.BEST).unlink(missing_ok=True)
     choices.forget_from(plan.choices, 0)
@@ -96,23 +101,28 @@ def begin_again(plan: Plan, dead: int | None) -> tuple[Plan, Saved]:
     return plan, NOTHING_SAVED
 
 
-def take_up(plan: Plan, dead: int | None = None) -> tuple[Plan, Saved]:
+def take_up(plan: Plan, tell: Tell, dead: int | None = None) -> tuple[Plan, Saved]:
     """Find the checkpoint to go on from; forget what a broken-off run did after it.
 
     Who was dead when it was saved is back with the state of another, unless it is the `dead` one.
     """
     checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
+    path, complaints = checkpoint.newest_whole(plan.checkpoints)
     about = checkpoint.about(path)
     _refuse_another_run(plan, path, about)
-    segment, before = about["segment"], open_plan(plan.folder)[1]
-    choices.forget_from(plan.choices, segment)
+    checkpoint.set_aside_after(path)
+    checkpoint.take_up_best(path)
+    segment, before = about["segment"], read_stored(plan.folder)
+    complaints += choices.forget_from(plan.choices, segment)
+    complaints += mend(plan.events)
+    for complaint in complaints:
+        tell(complaint)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
     members = [member for member in plan.members if member != dead]
     saved = places_of(members, checkpoint.members(about), about["ranks"])
     plan = plan.with_members(members, segment, before["hosts"], bool(saved.returned))
-    began, data = before.get("began"), before.get("data", "")
+    began, data = before["began"], before["data"]
     hosts = plan.crews[-1].hosts if plan.crews else before["hosts"]
     write_plan(plan, "processes", hosts=hosts, began=began, data=data)
     return plan, replace(saved, path=path)

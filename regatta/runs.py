@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regatta import config, recipes, start
+from regatta import checkpoint, config, lock, recipes, start
+from regatta.aside import CannotWrite
 from regatta.choices import Chance, Live, Recorder, Recorders
 from regatta.comm import WorldFailed
 from regatta.config import Run
 from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
-from regatta.folders import Crew, Plan, Stops, open_plan, refuse_if_taken, write_plan
+from regatta.folders import Crew, Plan, Stops, open_plan, read_stored, refuse_if_taken, write_plan
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
@@ -34,9 +36,11 @@ from regatta.resuming import (
     NOTHING_SAVED,
     Resume,
     Saved,
+    Tell,
     begin_again,
     begin_or_go_on,
     is_done,
+    tell_nobody,
 )  # fmt: skip
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
@@ -71,7 +75,11 @@ def refuse_if_not_in_layers(run: Run) -> None:
 
 
 def train(
-    plan: Plan, resume: Resume | bool = False, watch: Watcher = ignore, leaving: Asked = never
+    plan: Plan,
+    resume: Resume | bool = False,
+    watch: Watcher = ignore,
+    leaving: Asked = never,
+    tell: Tell = tell_nobody,
 ) -> list[RankEnded]:
     """Train on processes of this machine, or as one rank of a world that others started."""
     if plan.run.device == "cuda" and not torch.cuda.is_available():
@@ -81,19 +89,25 @@ def train(
     resume = Resume(resume)
     place = started.place()
     if place is not None:
-        return _train_as_rank(place, plan, resume, watch, leaving)
-    if resume is Resume.IF_ANY and is_done(plan):
-        return _recorded(plan)
-    plan, saved = begin_or_go_on(plan, resume)
-    return _launched(plan, saved, watch, leaving)
+        return _train_as_rank(place, plan, resume, watch, leaving, tell)
+    with lock.held(plan.folder) as held:
+        if resume is Resume.IF_ANY and is_done(plan):
+            return _recorded(plan)
+        plan, saved = begin_or_go_on(plan, resume, tell)
+        try:
+            return _launched(plan, saved, held, RunOverseer(plan, watch, leaving), tell)
+        except CannotWrite:
+            checkpoint.discard_unfinished(plan.checkpoints)  # it takes room and is worth nothing
+            raise
 
 
-def _launched(plan: Plan, saved: Saved, watch: Watcher, leaving: Asked) -> list[RankEnded]:
+def _launched(
+    plan: Plan, saved: Saved, held: lock.Lock, overseer: RunOverseer, tell: Tell
+) -> list[RankEnded]:
     """On processes of this machine; once more, and more often, if they die and the run says so."""
-    overseer = RunOverseer(plan, watch, leaving)
     while True:
         recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
-        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved)
+        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved, held)
         try:
             return launch(plan.run.num_ranks, _rank_body, sent, overseer)
         except RankFailed as death:
@@ -102,14 +116,16 @@ def _launched(plan: Plan, saved: Saved, watch: Watcher, leaving: Asked) -> list[
             if then == STOP:
                 raise
             dead = plan.members[death.rank] if then == SHRINK else None
-            plan, saved = begin_again(plan, dead)
+            plan, saved = begin_again(plan, dead, tell)
             overseer.aftermath.take_up(plan.run)
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, crews: tuple[Crew, ...],
-    saved: Saved, line: Line,
+    saved: Saved,
+    _held: lock.Lock,  # for as long as this process lives
+    line: Line,
 ) -> RankEnded:  # fmt: skip
     leaving = Notice().listen()
     run = config.from_json(values, recipes.load(recipe))
@@ -118,20 +134,27 @@ def _rank_body(
 
 
 def _train_as_rank(
-    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
 ) -> list[RankEnded]:
-    """Rank 0 finds out how to begin, and the others hear of it."""
     if place.size != plan.run.num_ranks:
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
             f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
         )
     meet(place, plan.run.device)
+    with lock.held(plan.folder) if place.rank == 0 else nullcontext():
+        return _play_as_rank(place, plan, resume, watch, leaving, tell)
+
+
+def _play_as_rank(
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
+) -> list[RankEnded]:
+    """Rank 0 finds out how to begin, and the others hear of it."""
     done, saved = False, NOTHING_SAVED
     if place.rank == 0:
         done = resume is Resume.IF_ANY and is_done(plan)
         if not done:
-            plan, saved = begin_or_go_on(plan, resume)
+            plan, saved = begin_or_go_on(plan, resume, tell)
     begins = plan.run.start
     ranks = json.dumps([saved.ranks, saved.returned])
     done_text, folder, path, ranks, source, digest = _from_rank_0(
@@ -255,7 +278,7 @@ def _device_index(run: Run, local: int | None) -> int:
 
 
 def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = open_plan(plan.folder)[1].get("data", "")
+    before = read_stored(plan.folder)["data"]
     if before != identity_of(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
@@ -279,9 +302,17 @@ def simulate(
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
     refuse_without_room(run)
+    if plan is None:
+        return _simulate(run, None, timing_only, watch)
+    with lock.held(plan.folder):
+        refuse_if_taken(plan.folder)
+        return _simulate(run, plan, timing_only, watch)
+
+
+def _simulate(
+    run: Run, plan: Plan | None, timing_only: bool, watch: Watcher
+) -> tuple[list[RankEnded], list[Event]]:
     folder = plan.folder if plan else None
-    if folder is not None:
-        refuse_if_taken(folder)
     run, data = start.pinned(run, folder), open_data(run)
     kept = None
     if plan is not None:

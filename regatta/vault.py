@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regatta import checkpoint
+from regatta import checkpoint, remembered
 from regatta.events import Checkpointed
 from regatta.fingerprint import run_digest
 from regatta.kept import Kept, State
@@ -57,7 +58,8 @@ class Vault:
         rank, ranks = self._rank, self._rank.around.ranks
         number = ranks[rank.comm.rank] if ranks else rank.comm.rank
         tensors, numbers = _loaded(source, number)
-        rank.replica.restore(tensors, numbers)
+        with _checked(numbers, source, number):
+            rank.replica.restore(tensors, numbers)
         rank.segment = numbers["segment"]
         rank.epochs = numbers["epochs"]
         if rank.around.began is None:
@@ -67,13 +69,15 @@ class Vault:
         else:
             rank.stream.seen, rank.stream.audio = numbers["samples"], numbers["audio"]
             rank.comm.traffic.restore(numbers["traffic"])
-        if rank.is_holder:  # who may have been another one then
-            _, numbers = _loaded(source, _holder_in(source, rank.run.strategy.answer))
-        rank.paused = numbers["paused"]
-        rank.scores.restore(numbers["scores"])
-        rank.pace.restore(numbers["pace"])
-        rank.scored_version = numbers["scored_version"]
-        rank.evaluations = numbers["evaluations"]
+        holder = _holder_in(source, rank.run.strategy.answer) if rank.is_holder else number
+        if holder != number:  # it was another one then
+            _, numbers = _loaded(source, holder)
+        with _checked(numbers, source, holder):
+            rank.paused = numbers["paused"]
+            rank.scores.restore(numbers["scores"])
+            rank.pace.restore(numbers["pace"])
+            rank.scored_version = numbers["scored_version"]
+            rank.evaluations = numbers["evaluations"]
         if ranks:
             rank.begin_among_others()
         return float(numbers["time"])
@@ -105,6 +109,7 @@ class Vault:
                 checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
             else:
                 self._save_answer(part, {})
+            checkpoint.keep_best(checkpoints, rank.segment)
 
     def _save_answer(self, path: Path, more: dict[str, Any]) -> None:
         rank = self._rank
@@ -126,6 +131,15 @@ def _loaded(source: Path | Kept, rank: int) -> State:
     return (
         source.load_rank(rank) if isinstance(source, Kept) else checkpoint.load_rank(source, rank)
     )
+
+
+def _checked(
+    numbers: dict[str, Any], source: Path | Kept, rank: int
+) -> AbstractContextManager[None]:
+    """While they are taken up: what lies in a file may be anything."""
+    if isinstance(source, Kept):
+        return nullcontext()
+    return remembered.checked(numbers, source, rank)
 
 
 def _holder_in(source: Path | Kept, answer: str) -> int:

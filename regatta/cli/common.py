@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from regatta.plain import printable
+
 if TYPE_CHECKING:
     from rich.status import Status
 
@@ -187,4 +189,8 @@ def warn_of_crowding(run: Run) -> None:
 
 def say_what_was_not_read(complaints: Iterable[str]) -> None:
     for complaint in complaints:
-        err.print(f"[yellow]note:[/yellow] {escape(complaint)}", soft_wrap=True)
+        say_note(complaint)
+
+
+def say_note(text: str) -> None:
+    err.print(f"[yellow]note:[/yellow] {escape(printable(text))}", soft_wrap=True)

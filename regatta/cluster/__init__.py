@@ -14,6 +14,7 @@ from regatta.cluster.jitter import Jitter
 from regatta.cluster.site import Site, placed_on
 from regatta.cluster.sums import Circle, Sums
 from regatta.comm import Load, Seconds
+from regatta.plain import shown
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ class Cluster(Jitter, Device):
         found = [read_fault(text) for text in self.faults]
         for fault, text in zip(found, self.faults, strict=True):
             if isinstance(fault, Cut) and fault.host >= hosts:
-                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {hosts} hosts, from 0")
             if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
-                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {ranks} ranks, from 0")
         return found
 
     # -- what is charged ----------------------------------------------------------------------

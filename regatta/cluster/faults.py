@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from regatta.comm import Seconds
+from regatta.plain import shown
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def read_fault(text: str) -> Fault:
     """From its line; whatever makes no sense is named."""
     kind, *words = text.split() or [""]
     if kind not in _KINDS:
-        raise ValueError(f"cluster.faults: {text!r} is none of {', '.join(_KINDS)}")
-    hint = f"cluster.faults: {text!r} should be like {_example(kind)!r}"
+        raise ValueError(f"cluster.faults: {shown(text)} is none of {', '.join(_KINDS)}")
+    hint = f"cluster.faults: {shown(text)} should be like {_example(kind)!r}"
     given = dict(word.partition("=")[::2] for word in words)
     names = {_SPELLED.get(f.name, f.name): f for f in fields(_KINDS[kind])}
     if set(given) != set(names) or len(given) != len(words):
@@ -80,11 +81,11 @@ def _check(values: dict[str, float], text: str) -> None:
     for name, value in values.items():
         if not 0 <= value < math.inf:
             said = _SPELLED.get(name, name)
-            raise ValueError(f"cluster.faults: {text!r}: {said} must not be negative")
+            raise ValueError(f"cluster.faults: {shown(text)}: {said} must not be negative")
     if values.get("factor") == 0:
-        raise ValueError(f"cluster.faults: {text!r}: factor must be more than 0")
+        raise ValueError(f"cluster.faults: {shown(text)}: factor must be more than 0")
     if "since" in values and values["since"] >= values["until"]:
-        raise ValueError(f"cluster.faults: {text!r}: to must be later than from")
+        raise ValueError(f"cluster.faults: {shown(text)}: to must be later than from")
 
 
 def of_members(faults: Sequence[Fault], members: Sequence[int]) -> list[Fault]:

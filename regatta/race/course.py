@@ -13,6 +13,7 @@ from regatta.config import Run
 from regatta.death import AUTO
 from regatta.events import Ended, read_what_there_is
 from regatta.folders import Plan, make_folder
+from regatta.lock import refuse_if_held
 from regatta.race.entries import (
     FILE,
     TUNING_SEED,
@@ -97,6 +98,7 @@ def has_ended(home: Path) -> bool:
 
 
 def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce) -> None:
+    refuse_if_held(home)
     if home.exists():  # broken off: its times would not be those of an undisturbed run
         shutil.rmtree(home)
     watch = announce(start)

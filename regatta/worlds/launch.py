@@ -22,6 +22,8 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regatta.aside import CannotWrite
+from regatta.checkpoint import BadCheckpoint
 from regatta.comm import Loss, WorldFailed
 from regatta.worlds import warm_up
 from regatta.worlds.roll_call import DECIDED, HEARD, LOST, READY, Line, RollCall
@@ -57,6 +59,9 @@ class Overseer:
 
 class WrongUsage(ValueError):
     """Found out by a rank, but the person's to mend: told in one line, without a traceback."""
+
+
+_TOLD = (WrongUsage, CannotWrite, BadCheckpoint)  # as they are: their own line says it all
 
 
 class RankFailed(WorldFailed):
@@ -210,11 +215,11 @@ class _Watch:
 
     def _cause(self) -> Exception:
         """The rank that failed by itself, not those that merely missed it."""
-        order = ["usage", "died", "error", "missed"]
+        order = ["told", "died", "error", "missed"]
         rank = min(self._failures(), key=lambda r: order.index(self._reports[r][0]))
         kind, what = self._reports[rank]
-        if kind == "usage":
-            return WrongUsage(what[0].removeprefix("WrongUsage: "))
+        if kind == "told":
+            return what  # type: ignore[no-any-return]
         return RankFailed(rank, self._how(rank, kind, what), "" if kind == "died" else what[1])
 
     def _how(self, rank: int, kind: str, what: Any) -> str:
@@ -245,8 +250,8 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _kind_of(error: BaseException) -> str:
-    if isinstance(error, WrongUsage):
-        return "usage"
+    if isinstance(error, _TOLD):
+        return "told"
     return "missed" if isinstance(error, WorldFailed) else "error"
 
 
@@ -271,7 +276,8 @@ def _run_rank(
     except BaseException as error:
         kind = _kind_of(error)
         summary = f"{type(error).__name__}: {error}"
-        pipe.send((kind, (summary, traceback.format_exc())))
+        account = error if kind == "told" else (summary, traceback.format_exc())
+        pipe.send((kind, account))
         pipe.close()
         sys.stdout.flush()
         sys.stderr.flush()

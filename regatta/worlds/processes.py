@@ -36,7 +36,7 @@ from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.rendezvous import join
 from regatta.worlds.roll_call import Line
 from regatta.worlds.shared_sum import SharedSum
-from regatta.worlds.started import INTERFACE
+from regatta.worlds.started import INTERFACE, NCCL_INTERFACE
 from regatta.worlds.survivors_sum import SurvivorsSum
 from regatta.worlds.wires import AUTO, Wires
 
@@ -236,5 +236,6 @@ class ProcessComm:
 
 def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
     """Join a world of this machine; its sockets stay on loopback."""
-    os.environ.setdefault(INTERFACE, "lo")
+    for interface in (INTERFACE, NCCL_INTERFACE):
+        os.environ.setdefault(interface, "lo")
     join(rank, size, device, init_method=init_method)
