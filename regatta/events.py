@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, get_args
 
 from regatta import plain
-from regatta.aside import append, write_aside, writing
+from regatta.aside import append, writing
 
 VERSION = 1
 
@@ -279,9 +279,8 @@ def from_line(line: str) -> Event:
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(not isinstance(each, float) or math.isfinite(each) for each in value)
-    return not isinstance(value, float) or math.isfinite(value)
+    values = value if isinstance(value, list) else [value]
+    return all(not isinstance(each, float) or math.isfinite(each) for each in values)
 
 
 def _printable(values: dict[str, Any]) -> dict[str, Any]:
@@ -358,11 +357,9 @@ def standing(events: Iterable[Event]) -> list[Event]:
 
 
 def _stands(event: Event, time: float, segment: float) -> bool:
-    if isinstance(event, Died | StoodStill):  # what befell ranks
-        return True
     if isinstance(event, Checkpointed):  # told a moment after the state was saved
         return event.segment <= segment
-    return event.time <= time
+    return event.time <= time or isinstance(event, Died | StoodStill)  # what befell ranks
 
 
 def _parse(text: str, path: Path) -> Iterator[Event]:
@@ -372,26 +369,6 @@ def _parse(text: str, path: Path) -> Iterator[Event]:
             yield from_line(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number} is not an event ({error})") from None
-
-
-def mend(path: Path) -> list[str]:
-    """Before a run goes on: take out what a full disk or a kill has left unfinished."""
-    if not path.exists():
-        return []
-    *lines, rest = path.read_bytes().split(b"\n")
-    whole = [line for line in lines if _is_whole(line)]
-    if len(whole) == len(lines) and not rest:
-        return []
-    write_aside(path, b"".join(line + b"\n" for line in whole))
-    return [f"{path}: {len(lines) - len(whole) + bool(rest)} damaged lines were taken out"]
-
-
-def _is_whole(line: bytes) -> bool:
-    """Whether it says anything: lines of other versions are not for us to judge."""
-    try:
-        return isinstance(plain.loads(line.decode()), dict)
-    except ValueError:
-        return False
 
 
 class Tail:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from regatta import checkpoint, choices, recipes, start
-from regatta.events import Ended, Resumed, mend, read_what_there_is
+from regatta.events import Ended, Resumed, read_what_there_is
 from regatta.fingerprint import run_digest
 from regatta.folders import Plan, open_plan, read_stored, refuse_if_taken, write_plan
+from regatta.mending import mend
 
 UNFINISHED = ("interrupt", "preempted")  # reasons to stop that leave something to be done
 

@@ -13,7 +13,8 @@ from real import RECIPE, REGATTA, command, plan
 
 from regatta import checkpoint, folders, lock, runs
 from regatta.aside import CannotWrite, append, write_aside
-from regatta.events import RankEnded, Warned, Writer, mend, read, to_line
+from regatta.events import RankEnded, Warned, Writer, read, to_line
+from regatta.mending import mend
 
 OFTEN = ("checkpointing.batches=1", "checkpointing.keep=1000", "stop.epochs=1")
 AS_WORDS = [word for setting in OFTEN for word in ("--set", setting)]
