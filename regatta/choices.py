@@ -281,7 +281,8 @@ def read(path: Path) -> Recorded:
         except ValueError as error:
             raise ValueError(f"{path}:{number} is not a record of choices ({error})") from None
         for kind in KINDS:
-            recorded[line.segment, line.rank, kind] += getattr(line, kind) or ()
+            if outcomes := getattr(line, kind):
+                recorded[line.segment, line.rank, kind] += outcomes
     return recorded
 
 

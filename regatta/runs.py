@@ -44,7 +44,7 @@ from regatta.resuming import (
 )  # fmt: skip
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
-from regatta.strategies.fate import GO_ON, SHRINK, STOP
+from regatta.strategies.fate import GO_ON, RESTART, SHRINK, STOP
 from regatta.tasks import Data
 from regatta.worlds import started
 from regatta.worlds.launch import RankFailed, WrongUsage, launch
@@ -140,6 +140,12 @@ def _train_as_rank(
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
             f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
+        )
+    if plan.run.death.then in (RESTART, SHRINK):
+        raise ValueError(
+            f"ranks that {place.starter} has started cannot begin again by themselves: leave "
+            f"--on-death {plan.run.death.then} out, and let {place.starter} start the same command "
+            "again, with --resumable"
         )
     meet(place, plan.run.device)
     with lock.held(plan.folder) if place.rank == 0 else nullcontext():

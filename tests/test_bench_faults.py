@@ -10,8 +10,21 @@ from pathlib import Path
 import pytest
 
 from regatta.benchmarks import faults
-from regatta.benchmarks.faults import FREEZE, KILL, LAUNCHER, SPECS, STOP, Fault, draw, suffer
-from regatta.benchmarks.harm import Late, Story, until
+from regatta.benchmarks.faults import (
+    CUT,
+    DISK,
+    FREEZE,
+    FULL,
+    KILL,
+    LAUNCHER,
+    NETWORK,
+    SPECS,
+    STOP,
+    Fault,
+    draw,
+    suffer,
+)
+from regatta.benchmarks.harm import Late, Story, may_change_surroundings, until
 from regatta.strategies import registry
 
 
@@ -25,6 +38,14 @@ def test_what_is_drawn():
     assert {fault.then for fault in drawn} == {"auto", "restart", "shrink"}
     assert not [f for f in drawn if f.role == "launcher" and f.kind == FREEZE], "who would notice?"
     assert len({(f.spec, f.kind, f.role) for f in drawn}) > 60
+
+
+def test_root_may_also_harm_what_is_around_a_run():
+    drawn = [draw(number, True) for number in range(300)]
+    assert {(f.kind, f.role) for f in drawn} >= {(FULL, "disk"), (CUT, "network")}
+    assert all(fault.by_hand for fault in drawn if fault.kind == FULL)
+    assert not [f for f in drawn if f.spec == "single" and f.kind == CUT], "it has no network"
+    assert "fill disk" in str(next(fault for fault in drawn if fault.kind == FULL))
 
 
 def test_what_does_not_come_about_is_named():
@@ -54,7 +75,8 @@ SUFFERED = [
     Fault("gossip", STOP, 2, "auto", False, 0.1),
 ]
 # Where the machine is busy, the launcher may die before anything is saved.
-FOLLOWED = [{"restart"}, {"go on"}, {"shrink"}, {"resumed", "begun anew"}, {"nothing"}]
+BY_HAND = {"resumed", "begun anew"}
+FOLLOWED = [{"restart"}, {"go on"}, {"shrink"}, BY_HAND, {"nothing"}]
 
 
 @pytest.mark.real
@@ -67,11 +89,29 @@ def test_a_fault_ends_well(fault, followed, brief, tmp_path):
     assert outcome.followed in followed
     assert (outcome.recovered is None) == (fault.kind == STOP)
     wrong = replace_digests(whole)
-    folder = tmp_path / "run"
+    folder = tmp_path / ("anew" if outcome.followed == "begun anew" else "run")
     complaints = list(faults._complaints(fault, wrong, folder, Story(folder), set()))
     assert complaints[-1].startswith("accuracy"), "an end that is worse is found out"
     if fault.spec in ("all-reduce", "ring"):
         assert complaints[0] == "the weights are not those of an undisturbed run"
+
+
+@pytest.mark.real
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("fault", "followed"),
+    [
+        (Fault("all-reduce", CUT, NETWORK, "restart", False, 0.2), {"nothing"}),
+        (Fault("parameter-server", CUT, NETWORK, "auto", False, 0.2), {"nothing"}),
+        (Fault("elastic", FULL, DISK, "restart", False, 0.2), BY_HAND),
+    ],
+)
+def test_what_is_around_a_run_may_fail(fault, followed, brief, tmp_path):
+    if not may_change_surroundings():
+        pytest.skip("only root may cut a network or mount a small file system")
+    outcome = suffer(fault, faults.undisturbed(fault.spec, tmp_path), tmp_path)
+    assert outcome.wrong == ""
+    assert outcome.followed in followed
 
 
 def replace_digests(whole):

@@ -195,6 +195,15 @@ def test_torchrun_with_the_wrong_number_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.real
+def test_ranks_that_others_started_cannot_begin_again(tmp_path):
+    done = torchrun(2, "train", RECIPE, "-s", "all-reduce", "-o", tmp_path, "--on-death", "restart")
+    assert done.returncode != 0
+    assert "ranks that torchrun has started cannot begin again by themselves" in done.stderr
+    assert "--resumable" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_nobody_is_left_when_the_parent_is_killed(tmp_path):
     words = ["train", RECIPE, "-s", "all-reduce", "-n", "2", "-o", str(tmp_path / "run"),
              "--set", "stop.epochs=100000"]  # fmt: skip

@@ -1,7 +1,8 @@
 """Random faults of real runs: what follows, whether the end is right, and what is left behind.
 
 Whoever can be hit is hit: workers, servers, the launcher; by SIGKILL, by SIGSTOP for a while, or by
-SIGSTOP for good in a run that gives up who stands still. A run that is deterministic must end with
+SIGSTOP for good in a run that gives up who stands still. Where this is root, disks fill up until
+somebody makes room, and the network is cut for a while. A run that is deterministic must end with
 the weights of one that nobody disturbed; the others must come as far as that, and all must replay.
 """
 
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 
 from regatta import config, runs
 from regatta.benchmarks import Case, Result
-from regatta.benchmarks.harm import Late, Story, Subject, until
+from regatta.benchmarks.harm import Disk, Late, Story, Subject, may_change_surroundings, until
 from regatta.comm import Deadlock, WorldFailed
 from regatta.strategies.base import Strategy
 from regatta.strategies.fate import GO_ON, RESTART, SHRINK
@@ -33,7 +35,9 @@ SPECS = (
 )  # fmt: skip
 WORKERS = 3
 KILL, STOP, FREEZE = "kill", "stop", "freeze"  # for ever, for a while, until it is given up
-LAUNCHER = -1
+FULL, CUT = "fill", "cut"  # until somebody makes room, for a while
+LAUNCHER, DISK, NETWORK = -1, -2, -3
+_NOT_A_RANK = {LAUNCHER: "launcher", DISK: "disk", NETWORK: "network"}
 _SECONDS = 3.0  # that an undisturbed run is to take
 _STOP_SECONDS = 1.5
 _LIMIT_SECONDS = 180.0
@@ -57,19 +61,24 @@ class Whole(NamedTuple):
 class Fault:
     spec: str
     kind: str
-    victim: int  # a rank, or the launcher
+    victim: int  # a rank, or one of what is no rank
     then: str  # as --on-death has it
     at_start: bool  # while ranks still find each other
     after: float  # seconds
 
     @property
     def role(self) -> str:
-        workers = _workers(self.spec)
-        return "launcher" if self.victim == LAUNCHER else _role(self.victim, workers)
+        return _NOT_A_RANK.get(self.victim) or _role(self.victim, _workers(self.spec))
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it ends the run, and a person has to go on with it."""
+        return self.kind == FULL or (self.victim == LAUNCHER and self.kind == KILL)
 
     def __str__(self) -> str:
+        who = self.role if self.victim in _NOT_A_RANK else f"{self.role} {self.victim}"
         when = f"{self.after:.2f} s after {'it was started' if self.at_start else 'its first step'}"
-        return f"{self.spec}: {self.kind} {self.role} {self.victim} {when}, {self.then}"
+        return f"{self.spec}: {self.kind} {who} {when}, {self.then}"
 
 
 @dataclass(frozen=True)
@@ -84,8 +93,9 @@ def faults(pairs: int) -> Result:
     """As many faults as `pairs`."""
     outcomes: dict[str, list[Outcome]] = {}
     whole: dict[str, Whole] = {}
+    is_root = may_change_surroundings()
     for number in range(pairs):
-        fault = draw(number)
+        fault = draw(number, is_root)
         with tempfile.TemporaryDirectory(prefix="regatta-") as folder:
             if fault.spec not in whole:
                 whole[fault.spec] = undisturbed(fault.spec, Path(folder))
@@ -95,7 +105,8 @@ def faults(pairs: int) -> Result:
         outcomes.setdefault(fault.spec, []).append(outcome)
     cases = [_case(spec, outcomes[spec]) for spec in outcomes]
     rows = [row for spec in outcomes for row in _rows(spec, outcomes[spec])]
-    versus = "random faults (no full disk, no cut: those kinds are not there) / right ends"
+    without = "" if is_root else " (not root: no full disk, no cut)"
+    versus = f"random faults{without} / right ends"
     return Result("faults", versus, cases, "share of right ends", rows)
 
 
@@ -118,7 +129,7 @@ def _rows(spec: str, outcomes: list[Outcome]) -> Iterator[dict[str, str | float]
         }
 
 
-def draw(number: int) -> Fault:
+def draw(number: int, is_root: bool = False) -> Fault:
     """The strategies take turns; the rest is chance, always the same."""
     chance = random.Random(number)
     spec = SPECS[number % len(SPECS)]
@@ -127,8 +138,11 @@ def draw(number: int) -> Fault:
     if strategy.num_servers:
         victims.append(workers + chance.randrange(strategy.num_servers))
     victim = chance.choices(victims, weights=[3, 1, *[2] * (len(victims) - 2)])[0]
-    kinds = (KILL, KILL, STOP, FREEZE) if victim != LAUNCHER else (KILL, STOP)
-    at_start = chance.random() < 0.15
+    kinds = {LAUNCHER: (KILL, STOP)}.get(victim, (KILL, KILL, STOP, FREEZE))
+    if is_root and chance.random() < 0.25:
+        victim = chance.choice((DISK, NETWORK) if workers > 1 else (DISK,))
+        kinds = (FULL,) if victim == DISK else (CUT,)
+    at_start = victim not in (DISK, NETWORK) and chance.random() < 0.15
     return Fault(
         spec, chance.choice(kinds), victim, _asked(strategy, chance), at_start,
         chance.uniform(0.0, 0.5 if at_start else 0.7 * _SECONDS),
@@ -148,26 +162,38 @@ def _asked(strategy: Strategy, chance: random.Random) -> str:
 
 def suffer(fault: Fault, whole: Whole, place: Path) -> Outcome:
     """Let it happen to a run of its own, and look at what comes of it."""
-    silence = ("--silence", "1") if fault.kind == FREEZE else ()
-    words = (*_words(fault.spec, place / "run", whole.epochs), "--on-death", fault.then, *silence)
-    subject = Subject(words, place / "tmp")
+    with Disk(place / "disk") if fault.kind == FULL else nullcontext() as disk:
+        return _suffer(fault, whole, place, disk)
+
+
+def _suffer(fault: Fault, whole: Whole, place: Path, disk: Disk | None) -> Outcome:
+    more = ("--silence", "1") if fault.kind == FREEZE else ()
+    more += ("--set", "transport=sockets") if fault.kind == CUT else ()
+    folder = (place if disk is None else disk.place) / "run"
+    words = (*_words(fault.spec, folder, whole.epochs), "--on-death", fault.then, *more)
+    subject = Subject(words, place / "tmp", network=fault.kind == CUT)
     try:
-        began = _strike(fault, subject, Story(place / "run"))
-        if fault.role == "launcher" and fault.kind == KILL:
-            return _go_on_by_hand(fault, whole, place, subject, began)
-        recovered = _recovered(fault, subject, Story(place / "run"), began)
+        began = _strike(fault, subject, Story(folder), disk)
+        code = subject.wait(_LIMIT_SECONDS) if disk is not None else 0
+        if disk is not None:
+            disk.empty()
+            if code and "make room" not in subject.complaint():
+                return Outcome(fault, "", wrong="it did not say that the disk is full")
+        if fault.by_hand and (code or disk is None):
+            return _go_on_by_hand(fault, whole, folder, place, subject, began)
+        recovered = _recovered(fault, subject, Story(folder), began)
         code = subject.wait(_LIMIT_SECONDS)
         if code != 0:
             return Outcome(fault, "", wrong=f"it ended with {code}: {subject.complaint()}")
         subject.leaves_nothing()
-        return _judged(fault, whole, place / "run", recovered)
+        return _judged(fault, whole, folder, recovered)
     except Late as late:
         return Outcome(fault, "", wrong=str(late))
     finally:
         subject.end()
 
 
-def _strike(fault: Fault, subject: Subject, story: Story) -> float:
+def _strike(fault: Fault, subject: Subject, story: Story, disk: Disk | None) -> float:
     """When it happened, on the monotonic clock; a run that is over already is not hit any more."""
     ranks = _num_ranks(fault.spec)
     until(lambda: subject.is_over() or len(subject.ranks()) >= ranks, "its ranks had started", 60.0)
@@ -175,6 +201,18 @@ def _strike(fault: Fault, subject: Subject, story: Story) -> float:
         told = ("progress", "ended")
         until(lambda: subject.is_over() or bool(story.told(*told)), "it had made a step", 60.0)
     time.sleep(fault.after)
+    if disk is not None:
+        disk.fill()
+    elif fault.kind == CUT:
+        subject.link("down")
+        time.sleep(_STOP_SECONDS)
+        subject.link("up")
+    else:
+        return _signal(fault, subject)
+    return time.monotonic()
+
+
+def _signal(fault: Fault, subject: Subject) -> float:
     victim = subject.pid if fault.victim == LAUNCHER else subject.ranks().get(fault.victim)
     began = time.monotonic()
     if victim is None or subject.is_over():
@@ -182,13 +220,14 @@ def _strike(fault: Fault, subject: Subject, story: Story) -> float:
     os.kill(victim, signal.SIGKILL if fault.kind == KILL else signal.SIGSTOP)
     if fault.kind == STOP:
         time.sleep(_STOP_SECONDS)
-        os.kill(victim, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGCONT)
     return began
 
 
 def _recovered(fault: Fault, subject: Subject, story: Story, began: float) -> float | None:
     """Until those who began again compute, or those who go on know that they are fewer."""
-    if fault.kind == STOP:
+    if fault.kind in (STOP, CUT, FULL):
         return None
 
     def goes_on() -> bool:
@@ -206,13 +245,13 @@ def _recovered(fault: Fault, subject: Subject, story: Story, began: float) -> fl
 
 
 def _go_on_by_hand(
-    fault: Fault, whole: Whole, place: Path, subject: Subject, began: float
+    fault: Fault, whole: Whole, folder: Path, place: Path, subject: Subject, began: float
 ) -> Outcome:
-    """The launcher is dead: nothing may be left of its ranks, and a person resumes the run."""
+    """The run has ended: nothing may be left of its ranks, and a person resumes it."""
     subject.leaves_nothing()
     subject.end()
-    has_saved = any((place / "run" / "checkpoints").glob("[0-9]*[0-9]"))
-    folder = place / "run" if has_saved else place / "anew"
+    has_saved = any((folder / "checkpoints").glob("[0-9]*[0-9]"))
+    folder = folder if has_saved else folder.with_name("anew")
     again = ("--resume",) if has_saved else ()
     words = (*_words(fault.spec, folder, whole.epochs), *again)
     before = len(Story(folder).told("started", "resumed"))

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 REGATTA = (sys.executable, "-c", "from regatta.cli import main; main()")
+_OWN_NETWORK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "regatta")
 _LOOK_SECONDS = 0.01
 
 
@@ -52,14 +54,17 @@ def _listed(session: int) -> list[tuple[int, int, str]]:
 
 
 class Subject:
-    """A `regatta` command in a session of its own, with a place of its own for temporary files."""
+    """A `regatta` command in a session of its own, with a place of its own for temporary files.
 
-    def __init__(self, words: Sequence[str | Path], temporary: Path) -> None:
+    With a `network` of its own, which root may give it, it can be cut off.
+    """
+
+    def __init__(self, words: Sequence[str | Path], temporary: Path, network: bool = False) -> None:
         temporary.mkdir(exist_ok=True)
         self._temporary = temporary
         self._segments = _segments()
         self._process = subprocess.Popen(
-            [*REGATTA, *map(str, words)],
+            [*(_OWN_NETWORK if network else ()), *REGATTA, *map(str, words)],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True, env=os.environ | {"TMPDIR": str(temporary)},
         )  # fmt: skip
@@ -74,6 +79,11 @@ class Subject:
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
+
+    def link(self, state: str) -> None:
+        """Its ranks reach each other (up), or do not (down)."""
+        words = ["nsenter", "-t", str(self.pid), "-n", "ip", "link", "set", "lo", state]
+        subprocess.run(words, check=not self.is_over(), capture_output=True)
 
     def wait(self, seconds: float) -> int:
         """Its exit code."""
@@ -103,6 +113,40 @@ class Subject:
             except ProcessLookupError:
                 continue
         self._process.wait()
+
+
+class Disk:
+    """A file system of its own, in memory, which root may mount; it can be filled up."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._filler = place / "filler"
+
+    def __enter__(self) -> Disk:
+        self.place.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(self.place)]
+        subprocess.run(words, check=True, capture_output=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "--lazy", str(self.place)], check=True, capture_output=True)
+
+    def fill(self) -> None:
+        with suppress(OSError), self._filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def empty(self) -> None:
+        self._filler.unlink()
+
+
+def may_change_surroundings() -> bool:
+    """Whether networks can be made and file systems mounted."""
+    asked = ["unshare", "--net", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    try:
+        return subprocess.run(asked, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _left(folder: Path) -> list[Path]:
