@@ -3,19 +3,27 @@
 Chance enters a run in three places only: which message `recv(ANY)` takes, what `poll` finds, and
 the turn at which a stream is stopped from outside (seconds, target, interrupt). One line of
 `choices.jsonl` holds a few hundred outcomes of one rank in one segment (the stretch between two
-meetings), in the order in which the rank met them.
+meetings), in the order in which the rank met them. Where others go on when a rank dies, its death
+is chance as well: in which sums it took part (`died`), who inherited what of its data (`heir`), and
+who waited for its answer in vain (`mute`).
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-Kind = Literal["recv", "poll", "stop"]
-KINDS: tuple[Kind, ...] = ("recv", "poll", "stop")
+from regatta import plain
+from regatta.aside import append, write_aside, writing
+from regatta.comm import ANY
+
+Kind = Literal["recv", "poll", "stop", "heir", "died", "mute"]
+KINDS: tuple[Kind, ...] = ("recv", "poll", "stop", "heir", "died", "mute")
 NOTHING = -1  # a poll that found no message
 _LINE_LENGTH = 256  # outcomes a line, and the most that a killed rank has not written yet
 
@@ -27,8 +35,16 @@ class Chance(Protocol):
 
     def begin(self, segment: int) -> None: ...
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None:
+        """That `rank` is dead, and was in so many of this segment's sums of the world."""
+        ...
+
     def take(self, kind: Kind) -> int | None:
         """The recorded outcome, or None where chance is to decide (or recorded nothing more)."""
+        ...
+
+    def took(self, kind: Kind, outcome: int) -> bool:
+        """Whether this is the next recorded outcome, which is then over."""
         ...
 
     def flush(self) -> None: ...
@@ -41,22 +57,28 @@ class Live:
 
     def begin(self, segment: int) -> None: ...
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None: ...
     def flush(self) -> None: ...
     def take(self, kind: Kind) -> int | None:
         return None
+
+    def took(self, kind: Kind, outcome: int) -> bool:
+        return False
 
 
 class Recorder(Live):
     """Chance decides, and every outcome is written down.
 
     No file stays open meanwhile: a process may have thousands of virtual ranks, but not of files.
+    What a `mortal` rank has not written yet is also in a file beside, which survives it.
     """
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path, rank: int, mortal: bool = False) -> None:
         self._path, self._rank = path, rank
-        self._write("")  # a run without chance has a record, too
+        self._append("")  # a run without chance has a record, too
         self._segment = 0
         self._pending: dict[Kind, list[int]] = defaultdict(list)
+        self._beside = Beside(path, rank) if mortal else None
 
     def begin(self, segment: int) -> None:
         self.flush()
@@ -65,25 +87,124 @@ class Recorder(Live):
     def note(self, kind: Kind, outcome: int) -> None:
         pending = self._pending[kind]
         pending.append(outcome)
+        if self._beside is not None:
+            self._beside.note(self._segment, kind, outcome)
         if len(pending) >= _LINE_LENGTH:
             self.flush()
 
-    def flush(self) -> None:
-        for kind, outcomes in self._pending.items():
-            line = {"segment": self._segment, "rank": self._rank, kind: outcomes}
-            self._write(json.dumps(line, separators=(",", ":")) + "\n")
-        self._pending.clear()
+    def bury(self, rank: int, sums: int) -> None:
+        """At once, and by everybody: who is to write it down may be the next to die."""
+        self._write(rank, "died", [sums])
 
     def close(self) -> None:
         self.flush()
+        if self._beside is not None:
+            self._beside.remove()
 
-    def _write(self, text: str) -> None:
+    def flush(self) -> None:
+        for kind, outcomes in self._pending.items():
+            self._write(self._rank, kind, outcomes)
+        self._pending.clear()
+        if self._beside is not None:
+            self._beside.clear()
+
+    def _write(self, rank: int, kind: Kind, outcomes: list[int]) -> None:
+        line = {"segment": self._segment, "rank": rank, kind: outcomes}
+        self._append(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def _append(self, text: str) -> None:
         """At once: the kernel appends it whole, whatever other ranks write."""
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        with writing(self._path):
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, text.encode())
+            append(file, text.encode(), self._path)
         finally:
             os.close(file)
+
+
+class Beside:
+    """Outcomes that are not in the record yet, in memory that is a file: a kill does not take them.
+
+    Its numbers are how many there are, their segment, and each outcome with its kind.
+    """
+
+    _HEAD = 2
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._path = self.path_of(path, rank)
+        self._numbers: memoryview | None = None  # until there is something to note
+
+    @staticmethod
+    def path_of(path: Path, rank: int) -> Path:
+        return path.with_name(f"{path.name}.{rank}")
+
+    def note(self, segment: int, kind: Kind, outcome: int) -> None:
+        if self._numbers is None:
+            self._numbers = self._mapped()
+        numbers = self._numbers
+        count = numbers[0] + 1
+        numbers[1] = segment
+        numbers[1 + count] = outcome * len(KINDS) + KINDS.index(kind)
+        numbers[0] = count
+
+    def clear(self) -> None:
+        if self._numbers is not None:
+            self._numbers[0] = 0
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def _mapped(self) -> memoryview:
+        size = 8 * (self._HEAD + len(KINDS) * _LINE_LENGTH)
+        with writing(self._path), self._path.open("w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # who writes where a disk is full is killed
+            return memoryview(mmap.mmap(file.fileno(), size)).cast("q")
+
+    @classmethod
+    def recover(cls, path: Path, rank: int) -> None:
+        """Write down what a rank that has died had still to write."""
+        beside = cls.path_of(path, rank)
+        try:
+            numbers = memoryview(beside.read_bytes()).cast("q")
+        except FileNotFoundError:
+            return
+        recorder = Recorder(path, rank)
+        recorder.begin(numbers[1])
+        for coded in numbers[cls._HEAD : cls._HEAD + numbers[0]]:
+            outcome, kind = divmod(coded, len(KINDS))
+            recorder.note(KINDS[kind], outcome)
+        recorder.close()
+        beside.unlink()
+
+    @classmethod
+    def forget(cls, path: Path) -> None:
+        """What a broken-off run has left."""
+        for beside in path.parent.glob(f"{path.name}.[0-9]*"):
+            beside.unlink()
+
+
+class Recorders:
+    """Those of all ranks of one process."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self._path = path
+        self._ranks = range(ranks)
+        self._open()
+
+    def of(self, rank: int) -> Recorder:
+        return self._recorders[rank]
+
+    def forget_from(self, segment: int) -> None:
+        self.close()
+        forget_from(self._path, segment)
+        self._open()
+
+    def close(self) -> None:
+        for recorder in self._recorders:
+            recorder.close()
+
+    def _open(self) -> None:
+        self._recorders = [Recorder(self._path, rank) for rank in self._ranks]
 
 
 class Replayer:
@@ -102,11 +223,16 @@ class Replayer:
         }
 
     def note(self, kind: Kind, outcome: int) -> None: ...
+    def bury(self, rank: int, sums: int) -> None: ...
     def flush(self) -> None: ...
     def take(self, kind: Kind) -> int | None:
         left = self._left[kind]
-        if kind == "stop":  # asked every turn, true once
+        if kind in ("stop", "died"):  # asked often, true once
             return left[0] if left else None
+        if kind == "heir":
+            return left.popleft() if left else None
+        if not left and self._left["died"]:
+            raise Over(f"rank {self._rank} died here")
         if not left:
             raise ValueError(
                 f"choices.jsonl holds no further {kind} of rank {self._rank}: "
@@ -114,31 +240,77 @@ class Replayer:
             )
         return left.popleft()
 
+    def took(self, kind: Kind, outcome: int) -> bool:
+        left = self._left[kind]
+        if not left or left[0] != outcome:
+            return False
+        left.popleft()
+        return True
+
+
+class Over(Exception):
+    """A rank has come to where it died when the run was recorded."""
+
 
 Recorded = dict[tuple[int, int, Kind], list[int]]
 
 
+@dataclass(frozen=True)
+class _Line:
+    segment: int
+    rank: int
+    recv: list[int] | None = None
+    poll: list[int] | None = None
+    stop: list[int] | None = None
+    heir: list[int] | None = None
+    died: list[int] | None = None
+    mute: list[int] | None = None
+
+
 def read(path: Path) -> Recorded:
     recorded: Recorded = defaultdict(list)
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: without it nobody knows what chance did") from None
+    for number, text in enumerate(lines, 1):
         try:
-            line = json.loads(text)
-            kind = next(kind for kind in KINDS if kind in line)
-            recorded[line["segment"], line["rank"], kind] += line[kind]
-        except (ValueError, KeyError, StopIteration) as error:
+            line = _parsed(text)
+        except ValueError as error:
             raise ValueError(f"{path}:{number} is not a record of choices ({error})") from None
+        for kind in KINDS:
+            if outcomes := getattr(line, kind):
+                recorded[line.segment, line.rank, kind] += outcomes
     return recorded
 
 
-def forget_from(path: Path, segment: int) -> None:
-    """Drop what a broken-off run recorded after its last checkpoint."""
+def _parsed(text: str) -> _Line:
+    values = plain.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    line = plain.made(_Line, values)
+    if all(getattr(line, kind) is None for kind in KINDS):
+        raise ValueError(f"it holds none of {', '.join(KINDS)}")
+    if min(line.segment, line.rank) < 0 or ANY in (line.recv or ()):
+        raise ValueError("segments and ranks are numbered from 0")
+    return line
+
+
+def forget_from(path: Path, segment: int) -> list[str]:
+    """Drop what a broken-off run recorded after its last checkpoint; tells what is damaged."""
+    Beside.forget(path)
     if not path.exists():
-        return
-    kept = [
-        line
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n") and json.loads(line)["segment"] < segment
-    ]
-    aside = path.with_suffix(".tmp")
-    aside.write_text("".join(kept))
-    aside.replace(path)
+        return []
+    kept, damaged = [], 0
+    for text in path.read_bytes().split(b"\n")[:-1]:  # what a kill has cut short came last
+        try:
+            if _parsed(text.decode()).segment < segment:
+                kept.append(text + b"\n")
+        except ValueError:
+            damaged += 1
+    write_aside(path, b"".join(kept))
+    if not damaged:
+        return []
+    return [f"{path}: {damaged} damaged lines are left out: this run cannot be replayed any more"]

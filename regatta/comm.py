@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ ANY: Final = -1  # any source, any tag
 DATA: Final = 0
 GOODBYE: Final = 1  # the sender will not send again
 LAST: Final = 2  # the model on its closing lap
+GONE: Final = 5  # the sender is dead, and the world says goodbye for it
 WORLD: Final = "world"  # the group of all ranks
 
 
@@ -124,6 +125,32 @@ class Message:
         data, self.data = self.data, EMPTY
         return data
 
+    @property
+    def outcome(self) -> int:
+        """As the record of chance has it: the source, or below -1 a source that is dead."""
+        return self.src if self.tag != GONE else _FIRST_DEAD - self.src
+
+    @classmethod
+    def of_the_dead(cls, outcome: int) -> Message | None:
+        """What such an outcome stands for, if it is one of the dead."""
+        return goodbye_of(_FIRST_DEAD - outcome) if outcome <= _FIRST_DEAD else None
+
+
+_FIRST_DEAD: Final = -2
+
+
+def goodbye_of(rank: int) -> Message:
+    """What the world says for a rank that is dead, to all others."""
+    return Message(rank, GONE, 0, EMPTY)
+
+
+class Loss(NamedTuple):
+    """A worker has died, and the others go on."""
+
+    rank: int
+    turn: int  # of its own data, that it had come to
+    heirs: tuple[int, ...]  # workers that are left, to whom the rest is dealt out
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -219,6 +246,20 @@ class Comm(Protocol):
     @property
     def groups(self) -> Mapping[str, Sequence[int]]:
         """Ranks by name, as the strategy declared them."""
+        ...
+
+    @property
+    def present(self) -> Sequence[int]:
+        """Who took part in the last sum of the world; all who did agree on that."""
+        ...
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """Those that this rank has heard of; others may have heard of more, or fewer."""
+        ...
+
+    def begin_segment(self, segment: int) -> None:
+        """Roles start again; what the dead will not say any more is said for them."""
         ...
 
     def now(self) -> Seconds: ...

@@ -9,17 +9,18 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from regatta import strategies, tasks
+from regatta import plain, strategies, tasks
 from regatta.cluster import Cluster
+from regatta.death import Death
 from regatta.learn import natural, optimisers, schedules
 from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser, Sgd
 from regatta.learn.schedules import Fixed, Scaling, Schedule
+from regatta.plain import shown
 from regatta.strategies.base import Strategy
 from regatta.strategies.single import Single
 from regatta.tasks import Task
@@ -123,6 +124,7 @@ class Run:
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     recording: Recording = field(default_factory=Recording)
+    death: Death = field(default_factory=Death)  # of a rank, and what follows
     cluster: Cluster = field(default_factory=Cluster)  # what simulation charges by
     threads: int = 1  # a rank
     device: str = "cpu"
@@ -141,6 +143,7 @@ class Run:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)}")
         self.strategy.check(self.workers)
+        self.death.check(self.strategy)
         if check := getattr(self.task, "check_answer", None):
             check(self.strategy.name, self.strategy.answer)
         for minibatch in {*self.early_minibatches, self.minibatch}:
@@ -156,31 +159,48 @@ class Run:
     def num_ranks(self) -> int:
         return self.workers + self.strategy.num_servers
 
+    def follows_death_of(self, rank: int) -> str:
+        return self.death.follows(self.strategy.fate_of(rank, self.workers))
+
 
 _REGISTRIES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "task": tasks.registry, "strategy": strategies.registry, "optimiser": optimisers.registry,
     "schedule": schedules.registry, "gradient": natural.registry,
 }  # fmt: skip
-_NOTHING = ("none", "null", "")  # values that stand for none
 
 
 def component(part: str, spec: str, like: Any = None) -> Any:
     """A strategy, task, optimiser or gradient from `name` or `name:option=value,option=value`."""
     name, _, options = spec.partition(":")
-    known: dict[str, Any] = dict(_REGISTRIES[part]())
-    if like is not None:
-        known.setdefault(like.name, type(like))
-    if name not in known:
-        raise ValueError(nearest(name, sorted(known), part))
+    kind = _kind(part, name, like)
     if like is not None and like.name == name and not options:
         return like
     values: dict[str, Any] = {}
     for option in filter(None, _split_options(options)):
         key, equals, value = option.partition("=")
         if not equals:
-            raise ValueError(f"{part} option {option!r} is not of the form name=value")
-        values[key] = _parse(_field_type(known[name], key, f"{name} option"), value, key)
-    return known[name](**values)
+            raise ValueError(f"{part} option {shown(option)} is not of the form name=value")
+        values[key] = plain.parsed(_field_type(kind, key, f"{name} option"), value, key)
+    made = kind(**values)
+    for key, value in values.items():
+        _refuse_no_number(key, value)
+    return made
+
+
+def _kind(part: str, name: str, like: Any) -> Any:
+    known: dict[str, Any] = dict(_REGISTRIES[part]())
+    if like is not None:
+        known.setdefault(like.name, type(like))
+    if name not in known:
+        raise ValueError(nearest(name, sorted(known), part))
+    return known[name]
+
+
+def is_known(values: dict[str, Any]) -> bool:
+    """Whether a run, as JSON, has only components that come with Regatta."""
+    parts = {part: values.get(part) for part in _REGISTRIES}
+    names = {part: value.get("name") for part, value in parts.items() if isinstance(value, dict)}
+    return all(str(name) in _REGISTRIES[part]() for part, name in names.items())
 
 
 def spec_of(component: Any) -> str:
@@ -216,7 +236,7 @@ def assign(owner: T, settings: list[str]) -> T:
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
-            raise ValueError(f"--set {setting!r} is not of the form name=value")
+            raise ValueError(f"--set {shown(setting)} is not of the form name=value")
         name = full_name(owner, path.strip())
         changed: T = _assign(owner, name.split("."), value.strip(), name)
         owner = changed
@@ -260,11 +280,20 @@ def _assign(owner: Any, path: list[str], value: str, whole: str) -> Any:
     if rest:
         inner = getattr(owner, name)
         if not is_dataclass(inner):
-            raise ValueError(f"--set {whole}: {name} has no parts")
+            raise ValueError(f"--set {plain.shortened(whole)}: {name} has no parts")
         return replace(owner, **{name: _assign(inner, rest, value, whole)})
     if name in _REGISTRIES and isinstance(owner, Run):
         return replace(owner, **{name: component(name, value, getattr(owner, name))})
-    return replace(owner, **{name: _parse(kind, value, whole)})
+    parsed = plain.parsed(kind, value, whole)
+    changed = replace(owner, **{name: parsed})
+    _refuse_no_number(whole, parsed)
+    return changed
+
+
+def _refuse_no_number(name: str, value: Any) -> None:
+    """Many options have a better message of their own, which comes first."""
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{name} must be a number, not nan")
 
 
 def _field_type(owner: type, name: str, what: str) -> Any:
@@ -273,42 +302,6 @@ def _field_type(owner: type, name: str, what: str) -> Any:
     if name not in known:
         raise ValueError(nearest(name, known, what))
     return hints[name]
-
-
-def _parse(kind: Any, text: str, name: str) -> Any:
-    """Text as a value of this type."""
-    if get_origin(kind) in (Union, types.UnionType):
-        if text.lower() in _NOTHING:
-            return None
-        kind = next(k for k in get_args(kind) if k is not type(None))
-    try:
-        if kind is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-                text.lower()
-            ]
-        if get_origin(kind) is tuple:
-            inner = text.strip("()")
-            parts = [] if inner.lower() in _NOTHING else inner.split(",")
-            return tuple(_parse(get_args(kind)[0], part.strip(), name) for part in parts)
-        if kind is int:
-            return _whole_number(text)
-        if kind in (float, str):
-            return kind(text)
-    except (ValueError, KeyError, OverflowError):
-        described = getattr(kind, "__name__", str(kind))
-        raise ValueError(f"{name}={text!r}: expected a value of type {described}") from None
-    raise ValueError(f"{name} cannot be set as a whole; set one of its parts: {name}.NAME=VALUE")
-
-
-def _whole_number(text: str) -> int:
-    """Also as 1e6, but never rounded."""
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-        if not number.is_integer():
-            raise
-        return int(number)
 
 
 def to_json(run: Any) -> dict[str, Any]:
@@ -334,28 +327,51 @@ def from_json(values: dict[str, Any], base: Run) -> Run:
             continue
         value, default = values[f.name], getattr(base, f.name)
         if f.name in _REGISTRIES:
-            kind = type(component(f.name, value["name"], default))
+            name = value.get("name") if isinstance(value, dict) else None
+            if not isinstance(name, str):
+                raise ValueError(f"{f.name} must be an object with a name, not {shown(value)}")
+            kind = _kind(f.name, name, default)
             parts[f.name] = from_plain(kind, {k: v for k, v in value.items() if k != "name"})
-        elif is_dataclass(default) and not isinstance(default, type):
-            parts[f.name] = from_plain(type(default), value)
         else:
-            parts[f.name] = _value(hints[f.name], value)
+            kind = type(default) if is_dataclass(default) else hints[f.name]
+            _refuse_too_long(value, f.name, plain.LONGEST)
+            parts[f.name] = _value(kind, value, f.name)
     return replace(base, **parts)
 
 
 def from_plain(kind: Any, values: dict[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    known = {f.name for f in fields(kind)}
-    for name in values:
+    known = {f.name: f for f in fields(kind)}
+    for name, value in values.items():
         if name not in known:
             raise ValueError(nearest(name, sorted(known), f"field of {kind.__name__}"))
-    return kind(**{name: _value(hints[name], value) for name, value in values.items()})
+        _refuse_too_long(value, name, known[name].metadata.get("longest", plain.LONGEST))
+    try:
+        made = kind(**{name: _value(hints[name], value, name) for name, value in values.items()})
+    except TypeError as error:  # one that has no default
+        raise ValueError(f"{kind.__name__}: {error}") from None
+    for name, value in values.items():
+        _refuse_no_number(name, value)
+    return made
 
 
-def _value(kind: Any, plain: Any) -> Any:
-    if get_origin(kind) is tuple:
-        return tuple(_value(get_args(kind)[0], each) for each in plain)
-    return from_plain(kind, plain) if is_dataclass(kind) and isinstance(plain, dict) else plain
+def _value(kind: Any, value: Any, name: str) -> Any:
+    if is_dataclass(kind) and isinstance(value, dict):
+        return from_plain(kind, value)
+    if not (isinstance(value, kind) if is_dataclass(kind) else plain.fits(kind, value)):  # type: ignore[arg-type]
+        raise ValueError(plain.misfit(name, kind, value))
+    return _values(kind, value, name) if get_origin(kind) is tuple else value
+
+
+def _refuse_too_long(value: Any, name: str, longest: int) -> None:
+    if isinstance(value, str) and len(value) > longest:
+        raise ValueError(f"{name} has {len(value)} letters: {longest} at most")
+
+
+def _values(kind: Any, values: Any, name: str) -> tuple[Any, ...]:
+    inner, *others = get_args(kind)
+    kinds = [inner] * len(values) if others == [...] else [inner, *others]
+    return tuple(_value(each, value, name) for each, value in zip(kinds, values, strict=True))
 
 
 def options(kind: Any) -> dict[str, Any]:

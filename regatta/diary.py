@@ -68,15 +68,18 @@ class Diary:
             )
         )
 
-    def resumed(self, time_before: Seconds) -> None:
+    def resumed(self, time: Seconds, since: Seconds) -> None:
+        """Now, from a checkpoint that was saved at `since`."""
         rank = self._rank
         self._log(
             Resumed(
                 rank=rank.comm.rank,
-                time=time_before,
+                time=time,
                 segment=rank.segment,
                 target=rank.stop.target,
                 last=rank.stop.last,
+                since=None if since == time else since,
+                workers=rank.run.workers,
             )
         )
 

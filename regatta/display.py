@@ -16,6 +16,7 @@ from rich.table import Table
 
 from regatta.events import (
     Checkpointed,
+    Died,
     Ended,
     Evaluated,
     Event,
@@ -23,6 +24,7 @@ from regatta.events import (
     Resumed,
     Sampled,
     Started,
+    StoodStill,
     Warned,
 )
 from regatta.metrics import Summary
@@ -42,7 +44,7 @@ class Display:
 
     def __init__(self, console: Console, title: str, epochs: float | None = None) -> None:
         self._console = console
-        self._title = title
+        self._title = escape(title)
         self._epochs = epochs
         self._status: Status | None = None
         self._now: dict[int, Progress] = {}
@@ -52,7 +54,7 @@ class Display:
         self._share: Share | None = None
         self._line_due = _SELDOM
         if console.is_terminal:
-            self._status = console.status(f"{title}: starting")
+            self._status = console.status(f"{self._title}: starting")
             self._status.start()
 
     def __call__(self, events: Sequence[Event | Share]) -> None:
@@ -77,9 +79,17 @@ class Display:
                 text = f"  [yellow]warning:[/yellow] {escape(event.text)}"
                 self._console.print(text, highlight=False, soft_wrap=True)
             elif isinstance(event, Checkpointed):
-                self._console.print(f"  [dim]checkpoint {event.path}[/dim]")
+                self._console.print(f"  [dim]checkpoint {escape(event.path)}[/dim]")
+            elif isinstance(event, Died):
+                self._console.print(f"  [red]{escape(told_death(event))}[/red]", highlight=False)
+            elif isinstance(event, StoodStill):
+                text = escape(told_stillness(event))
+                self._console.print(f"  [yellow]{text}[/yellow]", highlight=False)
             elif isinstance(event, Resumed):
-                self._console.print(f"  resumed at {event.time:.1f} s, segment {event.segment}")
+                workers = f" with {_number_of(event.workers)}" if event.workers else ""
+                self._console.print(
+                    f"  resumed at {event.time:.1f} s, segment {event.segment}{workers}"
+                )
             elif isinstance(event, Ended):
                 self.close()
 
@@ -114,7 +124,8 @@ class Display:
         parts.append(f"{newest.time:.0f} s, {done:,} samples")
         if newest.loss is not None:
             parts.append(f"loss {newest.loss:.4f}")
-        parts += [text for text in (self._goal(), self._rest(), self._ranks()) if text]
+        more = (self._goal(), self._rest(), self._ranks(), self._held_up())
+        parts += [text for text in more if text]
         self._status.update(f"{self._title}: {', '.join(parts)}")
 
     def _goal(self) -> str:
@@ -122,7 +133,7 @@ class Display:
         started, last = self._started, self._last
         if started is None or last is None or started.metric not in last.results:
             return ""
-        text = f"{started.metric} {last.results[started.metric]:.4f}"
+        text = f"{escape(started.metric)} {last.results[started.metric]:.4f}"
         return text if started.target is None else f"{text} of {started.target:g}"
 
     def _rest(self) -> str:
@@ -139,20 +150,49 @@ class Display:
         return "ranks " + "".join(self._sign(rank) for rank in sorted(self._now))
 
     def _sign(self, rank: int) -> str:
+        computes = self._computes(rank)
+        return "·" if computes is None else "▮" if computes else "▯"
+
+    def _computes(self, rank: int) -> bool | None:
+        """Most of the time, of late; None where there is nothing to tell by."""
         now, before = self._now[rank], self._before[rank]
         passed = now.time - before.time
-        if not passed:
-            return "·"
-        return "▮" if now.computing - before.computing >= _IDLE * passed else "▯"
+        return now.computing - before.computing >= _IDLE * passed if passed else None
+
+    def _held_up(self) -> str:
+        """By whom, if all others wait for one."""
+        computing = {rank: self._computes(rank) for rank in self._now}
+        busy = [rank for rank, computes in computing.items() if computes]
+        if len(busy) != 1 or len(computing) < 2 or None in computing.values():
+            return ""
+        return f"the others wait for rank {busy[0]}"
 
     def _line(self, event: Evaluated) -> None:
         results = "  ".join(f"{name} {value:.4f}" for name, value in event.results.items())
         epochs = "" if self._epochs is None else f" of {self._epochs:g}"
         self._console.print(
             f"  {event.training:8.2f} s  epoch {event.epoch:6.2f}{epochs}  {results}",
+            markup=False,
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _number_of(workers: int) -> str:
+    return f"{workers} worker" + ("" if workers == 1 else "s")
+
+
+def told_death(event: Died) -> str:
+    again = f", {event.lost:.1f} s of work are done again" if event.lost else ""
+    told = {"go on": "the others go on"}.get(event.then, event.then)
+    return f"rank {event.rank} ({event.role}) {event.how} at {event.time:.1f} s: {told}{again}"
+
+
+def told_stillness(event: StoodStill) -> str:
+    if event.then == "went on":
+        return f"rank {event.rank} goes on, after {event.seconds:.1f} s"
+    how = f"rank {event.rank} has been stopped by a signal for {event.seconds:.1f} s"
+    return f"{how}: it is {event.then}"
 
 
 class Commentary:
@@ -169,12 +209,12 @@ class Commentary:
         if self._silent:
             return lambda events: None
         lane, run = start.lane, start.run
-        workers = f"{lane.workers} worker" + ("" if lane.workers == 1 else "s")
+        workers = _number_of(lane.workers)
         what = f"learning rate {run.optimiser.lr:g}" if start.is_trial else f"seed {run.seed}"
         where = ", simulated" if lane.world == "virtual" else ""
         settings = "".join(f", {name}={value}" for name, value in lane.values.items())
         self._console.print(
-            f"[bold]{lane.spec}[/bold], {workers}{where}{escape(settings)}, {what}  "
+            f"[bold]{escape(lane.spec)}[/bold], {workers}{where}{escape(settings)}, {what}  "
             f"[dim]{start.number} of {start.of}{self._left(start)}[/dim]"
         )
         self._display = Display(self._console, f"{lane.spec}, {what}", run.stop.epochs)
@@ -194,7 +234,7 @@ class Commentary:
 
 
 def race_table(outcome: Outcome) -> Table:
-    goal = "" if outcome.target is None else f"to {outcome.metric} {outcome.target:g}"
+    goal = "" if outcome.target is None else escape(f"to {outcome.metric} {outcome.target:g}")
     table = Table(title=goal, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     # Of several lines if it must be, rather than that numbers are cut off.
     table.add_column("strategy", overflow="fold", min_width=12)
@@ -204,7 +244,7 @@ def race_table(outcome: Outcome) -> Table:
         sooner, summaries = outcome.speedup(standing), [f.summary for f in standing.finishes]
         waiting = median(summary.waiting_share for summary in summaries)
         table.add_row(
-            standing.label,
+            escape(standing.label),
             str(standing.lane.workers),
             "" if outcome.target is None else f"{standing.reached}/{len(standing.times)}",
             _time(outcome, standing),
@@ -218,8 +258,8 @@ def race_table(outcome: Outcome) -> Table:
 
 def shown(table: ReportTable) -> Table:
     """A table of the report, as a terminal shows it."""
-    made = Table(title=table.title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(table.headings):
+    made = Table(title=escape(table.title), box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(map(escape, table.headings)):
         if number < table.words:
             made.add_column(heading, overflow="fold", min_width=min(8, len(heading)))
         else:
@@ -249,7 +289,7 @@ def _reached(s: Summary, clock: str) -> str:
 
 def summary_lines(s: Summary) -> list[str]:
     clock = "virtual s" if s.world == "virtual" else "s"
-    workers = f"{s.workers} worker" + ("" if s.workers == 1 else "s")
+    workers = _number_of(s.workers)
     lines = [
         f"{s.strategy}, {workers}: {s.samples:,} samples in {s.seconds:.2f} {clock} of "
         f"training, {s.throughput:,.0f} samples/s, workers waited {s.waiting_share:.1%} "
@@ -258,7 +298,8 @@ def summary_lines(s: Summary) -> list[str]:
     if s.start:
         lines.append(f"began with {s.start}")
     if s.final is not None:
-        lines.append(f"{s.metric} {s.final:.4f}, best {s.best:.4f}")
+        best = "" if s.best is None else f", best {s.best:.4f}"
+        lines.append(f"{s.metric} {s.final:.4f}{best}")
     if s.target is not None:
         lines.append(f"time to {s.metric} {s.target:g}: {_reached(s, clock)}")
     if s.mean_staleness is not None:
@@ -268,6 +309,14 @@ def summary_lines(s: Summary) -> list[str]:
         )
     if s.dropped_share:
         lines.append(f"dropped: {s.dropped_share:.1%} of the gradients came too late")
+    if s.slowest is not None:
+        lines.append(
+            f"slowest: rank {s.slowest.rank} computed {s.slowest.times:.2f} times as long a turn "
+            "as the other workers"
+        )
+    if s.deaths:
+        ranks = f"{s.deaths} rank" + ("" if s.deaths == 1 else "s")
+        lines.append(f"died: {ranks}; {s.lost_seconds:.2f} {clock} of work were done again")
     lines.append(f"exchanged: {s.messages:,} messages, {s.bytes / 1e6:,.1f} MB")
     if s.cpu_cores is not None:
         lines.append(f"a rank kept {s.cpu_cores:.2f} cores busy")

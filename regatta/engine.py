@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from regatta import checkpoint
 from regatta.calendar import Calendar
 from regatta.choices import NOTHING, Chance
 from regatta.comm import Comm
@@ -24,17 +23,21 @@ from regatta.config import Run, Stop
 from regatta.data.order import Order
 from regatta.data.seeds import mixed_seed
 from regatta.diary import Diary
-from regatta.events import Checkpointed, Event, RankEnded
-from regatta.fingerprint import run_digest
+from regatta.estate import Estate
+from regatta.events import Evaluated, Event, RankEnded
+from regatta.kept import Kept
 from regatta.learn.body import Body
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Rehearsal
 from regatta.learn.timing import TimingReplica
 from regatta.pace import Pace
 from regatta.scores import Scores
-from regatta.start import begin_with, identity
+from regatta.start import begin_with
 from regatta.stream import Stream
 from regatta.tasks import Data
+from regatta.vault import Vault
+
+_EXTRA = 1 << 40  # more turns than anybody takes
 
 _TURNS_TO_HEAR = 2  # of a halt: what is said before a turn has come before the next but one
 
@@ -46,8 +49,15 @@ class Surroundings:
     world: str
     data: Data
     log: Callable[[Event], None]
+    told: Callable[[], Sequence[Event]] = tuple  # what has been logged so far, by all ranks
     folder: Path | None = None  # nothing is saved without one
-    resume_from: Path | None = None
+    resume_from: Path | Kept | None = None
+    ranks: Sequence[int] = ()  # of that checkpoint, in the place of this world's; none: the same
+    returned: Sequence[int] = ()  # ranks that were dead then, and begin with another's state
+    members: Sequence[int] = ()  # the names that ranks had at first, if they have others now
+    until: int | None = None  # only up to the beginning of this segment
+    kept: Kept | None = None  # takes checkpoints too
+    began: float | None = None  # on the clock of a run that began before; None: as the checkpoint
     start: Path | None = None  # the weights to begin with; None: they are drawn
     timing_only: bool = False
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
@@ -71,16 +81,17 @@ class Rank:
         self._stops = dict(around.stops) | ({} if around.stops else {0: run.stop})
         self._take_up_stop(min(self._stops))
         self.stream = Stream(self, comm.rank)
+        self.estate = Estate(self)
         self.is_holder = comm.rank == run.strategy.holder(run.workers)
         self.segment = 0
         self.epochs = 0.0  # at the last meeting
         self.reason = "budget"
-        self._time_before = 0.0  # of the run, before this process took it up
-        self._paused = 0.0
+        self.time_before = around.began or 0.0  # of the run, before this process took it up
+        self.paused = 0.0
         self.scores = Scores(run.task.metric)
-        self._scored_version = -1
+        self.scored_version = -1
         self._scored_statistics: torch.Tensor | None = None
-        self._evaluations = 0
+        self.evaluations = 0
         self._stop_noted = False
         self._gradients_at_meeting = 0
         self._turns_before = self._turns_at_meeting = 0  # of the process, of the segment
@@ -91,6 +102,7 @@ class Rank:
         if not self.pace.is_constant:
             self.replica.pace = self.pace
         self._diary = Diary(self)
+        self._vault = Vault(self)
 
     def _build_replica(self) -> Any:
         run = self.run
@@ -137,29 +149,38 @@ class Rank:
         over = False
         while not over:
             self._take_up_stop(self.segment)
-            self.chance.begin(self.segment)
+            self.comm.begin_segment(self.segment)
             self._stop_noted = self.stream.stopped = False
-            self.epochs = self.calendar.next_meeting(self.epochs)
+            first, self.epochs = self.epochs, self.calendar.next_meeting(self.epochs)
             self.stream.limit = self.calendar.turns(self.epochs)
             self._turns_at_meeting = self.replica.turns
+            self.estate.begin(self.calendar.turns(first), self.stream.limit)
             await role(self.comm, self.replica)
             over = await self._meet()
             self.segment += 1
             if over or self.calendar.saves_at(self.epochs):
-                await self._save(over and not self.preempted)
+                await self._vault.save(over and not self.preempted)
             over = over and self.segment not in self._stops
+            if self.segment == self.around.until:
+                break
         self.chance.flush()
         return self._diary.ended()
 
     def begin(self) -> None:
         """Before the clock starts: take up a checkpoint, and let rank 0 write the first event."""
         if self.around.resume_from is not None:
-            self._restore(self.around.resume_from)
+            saved = self._vault.restore(self.around.resume_from)
             self._take_up_stop(self.segment)
             if self.comm.rank == 0:
-                self._diary.resumed(self._time_before)
+                self._diary.resumed(self.time_before, saved)
         elif self.comm.rank == 0:
             self._diary.started()
+
+    def begin_among_others(self) -> None:
+        """As many turns lie behind as they would have needed for what all have done."""
+        if self.comm.rank < self.run.workers:
+            self.replica.turns = self.calendar.turns(self.epochs)
+            self.pace.be_among_others(self.replica.turns - self.replica.steps)
 
     def _take_up_stop(self, segment: int) -> None:
         """From some segments on a resumed run has another end than before."""
@@ -171,17 +192,17 @@ class Rank:
     async def _meet(self) -> bool:
         """Evaluate a mean that is due, then agree whether the run is over."""
         at_end = self.epochs >= self.calendar.end
-        turns = await self.comm.all_reduce(torch.tensor([self.replica.turns], dtype=torch.int64))
-        as_planned = int(turns) == self.stream.limit * self.run.workers  # nobody stopped before
+        turns, own, workers = await self._count_turns()
+        as_planned = own == self.stream.limit * workers  # nobody stopped before
         is_due = self.calendar.evaluates_at(self.epochs)
         if self.calendar.evaluates:
-            self._gradients_at_meeting = int(turns)
+            self._gradients_at_meeting = turns
             if self.is_holder and is_due and as_planned and not at_end:
                 self.evaluate()
         votes = [float(self._wants_to_stop()), float(self.reason != "budget")]
         stops, for_good = (await self.comm.all_reduce(torch.tensor(votes))).tolist()
         if stops > 0 and not as_planned:  # how far did we really come?
-            self.epochs = self.calendar.epochs(int(turns) / self.run.workers)
+            self.epochs = self.calendar.epochs(own / workers)
         over, done = at_end or stops > 0, at_end and as_planned
         if stops > 0 and not (done or for_good or self._replays):
             self.preempted, self.reason = True, "preempted"
@@ -190,6 +211,32 @@ class Rank:
         if is_due and as_planned and self.run.schedule.follows_scores:
             await self._agree_on_pace()
         return over
+
+    async def _count_turns(self) -> tuple[int, int, int]:
+        """Of all workers: turns, those with data of their own, and how many workers there are."""
+        mine = self.replica.turns + _EXTRA * self.stream.extra  # two sums for the price of one
+        total = await self.comm.all_reduce(torch.tensor([mine], dtype=torch.int64))
+        extra, turns = divmod(int(total), _EXTRA)
+        present, workers = self.comm.present, self.run.workers
+        if len(present) == self.comm.size:
+            return turns, turns - extra, workers
+        left = sum(rank < workers for rank in present)
+        if self.run.strategy.answer == "meeting":
+            self._follow_holder(min(present))
+        return turns + self.estate.turns_of_the_dead(), turns - extra, left
+
+    def _follow_holder(self, holder: int) -> None:
+        """The first of those who are left evaluates, and knows what was found before."""
+        if self.is_holder or self.comm.rank != holder:
+            return
+        self.is_holder = True
+        self.replica.tell(self._after_change)
+        for event in self.around.told():
+            if isinstance(event, Evaluated):
+                self.scores.take(event.results)
+                self.paused += event.seconds
+        score = self.scores.results.get(self.run.task.metric.name)
+        self.pace.restore({"found": self.pace.found, "score": score})
 
     async def _agree_on_pace(self) -> None:
         """By evaluations that were due alone: a stop adds one that an undisturbed run has not."""
@@ -200,7 +247,7 @@ class Rank:
 
     def _is_scored(self) -> bool:
         """Whether the last score is that of the present answer: its weights and its statistics."""
-        if self._scored_version != self.version():
+        if self.scored_version != self.version():
             return False
         scored = self._scored_statistics
         return scored is None or torch.equal(scored, self.replica.statistics())
@@ -264,8 +311,8 @@ class Rank:
         if not self.calendar.evaluates:
             epochs = self.order.epochs((self.replica.version + 0.5) / self.run.workers)
             due = int(epochs / self.run.evaluation.every + 1e-9)
-            if due > self._evaluations:
-                self._evaluations = due
+            if due > self.evaluations:
+                self.evaluations = due
                 self.evaluate()
         if 0 < self.stop.seconds <= self.training_time() and self.reason == "budget":
             self.reason = "seconds"
@@ -275,17 +322,17 @@ class Rank:
 
     def evaluate(self) -> None:
         """Score the answer, off the training clock; halt where the target is reached."""
-        self._scored_version = self.version()
+        self.scored_version = self.version()
         if self.around.timing_only:
             return
         self._scored_statistics = self.replica.statistics()
         began, training, wall = time.perf_counter(), self.training_time(), self.time()
         results = self.replica.look(self.around.data.evaluate)
         if self.scores.take(results):
-            self._save_best()
+            self._vault.save_best()
         # A virtual clock stood still anyway.
         seconds = time.perf_counter() - began if self.around.world == "processes" else 0.0
-        self._paused += seconds
+        self.paused += seconds
         self._diary.evaluated(wall, training, seconds)
         if self.scores.are_enough(self.stop):
             self.reason = "target"
@@ -311,10 +358,10 @@ class Rank:
         self._diary.sampled(turn, time.perf_counter() - began, reference, hypothesis)
 
     def time(self) -> float:
-        return self._time_before + self.comm.now()
+        return self.time_before + self.comm.now()
 
     def training_time(self) -> float:
-        return self.time() - self._paused
+        return self.time() - self.paused
 
     def version(self) -> int:
         """How many gradients the answer contains."""
@@ -325,67 +372,6 @@ class Rank:
     def samples(self) -> int:
         """Of all workers, in the answer."""
         return self.order.samples_in(self.version())
-
-    # -- what outlives the process ----------------------------------------------------------
-
-    def _save_best(self) -> None:
-        if self.around.folder is not None:
-            path = self.around.folder / "checkpoints" / checkpoint.BEST
-            self._save_answer(path, {"samples": self.samples()})
-
-    def _save_answer(self, path: Path, more: dict[str, Any]) -> None:
-        about = identity(self.run, self.around.data) | {"results": self.scores.results} | more
-        checkpoint.save_answer(path, self.replica.named_answer(), about)
-
-    async def _save(self, over: bool) -> None:
-        """All ranks write aside; when all have, one makes it count."""
-        self.chance.flush()
-        if self.around.folder is None or self.around.timing_only:
-            return
-        checkpoints = self.around.folder / "checkpoints"
-        tensors, numbers = self.replica.state()
-        numbers |= {
-            "segment": self.segment,
-            "epochs": self.epochs,
-            "time": self.time(),
-            "paused": self._paused,
-            "scores": self.scores.state(),
-            "pace": self.pace.state(),
-            "samples": self.stream.seen,
-            "audio": self.stream.audio,
-            "scored_version": self._scored_version,
-            "evaluations": self._evaluations,
-            "traffic": self.comm.traffic.state(),
-        }
-        checkpoint.save_rank(checkpoints, self.segment, self.comm.rank, tensors, numbers)
-        if self.is_holder:
-            part = checkpoints / f"{self.segment:06d}.part" / checkpoint.ANSWER
-            if over and self.stop.patience:
-                checkpoint.copy_answer(checkpoints / checkpoint.BEST, part)
-            else:
-                self._save_answer(part, {})
-        await self.comm.all_reduce(torch.zeros(1))  # everybody has written
-        if self.comm.rank == 0:
-            keep = self.run.checkpointing.keep
-            digest = run_digest(self.run)
-            path = checkpoint.publish(checkpoints, self.segment, self.comm.size, digest, keep)
-            self.around.log(
-                Checkpointed(rank=0, time=self.time(), segment=self.segment, path=path.name)
-            )
-
-    def _restore(self, path: Path) -> None:
-        tensors, numbers = checkpoint.load_rank(path, self.comm.rank)
-        self.replica.restore(tensors, numbers)
-        self.segment = numbers["segment"]
-        self.epochs = numbers["epochs"]
-        self._time_before = numbers["time"]
-        self._paused = numbers["paused"]
-        self.scores.restore(numbers["scores"])
-        self.pace.restore(numbers["pace"])
-        self.stream.seen, self.stream.audio = numbers["samples"], numbers["audio"]
-        self._scored_version = numbers["scored_version"]
-        self._evaluations = numbers["evaluations"]
-        self.comm.traffic.restore(numbers["traffic"])
 
 
 def order_of(run: Run, data: Data) -> Order:

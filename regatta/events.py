@@ -9,11 +9,15 @@ version, never changed or removed.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, get_args
+
+from regatta import plain
+from regatta.aside import append, writing
 
 VERSION = 1
 
@@ -106,6 +110,30 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Died:
+    """A rank is gone; the launcher tells, or the virtual world."""
+
+    name: ClassVar[str] = "died"
+    rank: int
+    time: float
+    role: str
+    how: str  # that it came about, in words
+    then: str  # what followed: stop, restart, shrink or go on
+    lost: float = 0.0  # seconds since the checkpoint: what was done then is done again
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoodStill:
+    """A signal has stopped a rank; the launcher tells, and tells again what came of it."""
+
+    name: ClassVar[str] = "stood_still"
+    rank: int
+    time: float
+    seconds: float  # so far
+    then: str  # waited for, went on or given up
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resumed:
     """The run goes on from a checkpoint; what was written after that moment does not count."""
 
@@ -115,6 +143,8 @@ class Resumed:
     segment: int
     target: float | None = None
     last: int = 1
+    since: float | None = None  # that moment, where the clock has gone on after it
+    workers: int | None = None  # that go on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +211,8 @@ Event: TypeAlias = (
     | Sampled
     | Warned
     | Checkpointed
+    | Died
+    | StoodStill
     | Resumed
     | Usage
     | Spans
@@ -198,14 +230,17 @@ class Writer:
     ) -> None:
         self.events: list[Event] = []  # what was written, where there is no file
         self._watch = watch
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self._file = None if path is None else os.open(path, flags, 0o644)
+        self._path = path
+        self._file: int | None = None
+        if path is not None:
+            with writing(path):
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def __call__(self, event: Event) -> None:
-        if self._file is None:
+        if self._file is None or self._path is None:
             self.events.append(event)
         else:
-            os.write(self._file, (to_line(event) + "\n").encode())
+            append(self._file, (to_line(event) + "\n").encode(), self._path)
         self._watch(event)
 
     def close(self) -> None:
@@ -219,24 +254,54 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event:
-    values = json.loads(line)
+    values = plain.loads(line)
     if not isinstance(values, dict):
         raise ValueError("no JSON object")
-    kind = KINDS.get(values.pop("event", None))
+    name = values.get("event")
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError("no event of this vocabulary")
-    if kind is Started and values.get("version", VERSION) > VERSION:
-        raise ValueError(f"events of version {values['version']}; this Regatta reads {VERSION}")
-    known = {f.name for f in fields(kind)}
-    arguments: dict[str, Any] = {k: v for k, v in values.items() if k in known}
-    if "staleness" in arguments:  # JSON has only text keys
-        arguments["staleness"] = {int(k): v for k, v in arguments["staleness"].items()}
-    return kind(**arguments)
+    version = values.get("version", VERSION)
+    if kind is Started and isinstance(version, int) and version > VERSION:
+        raise ValueError(f"events of version {version}; this Regatta reads {VERSION}")
+    ages = values.get("staleness")
+    if isinstance(ages, dict):  # JSON has only text keys
+        values["staleness"] = {int(age): count for age, count in ages.items()}
+    for field_name, value in values.items():
+        if not _is_finite(value) and field_name != "loss":  # the only one that may be lost
+            raise ValueError(
+                f"{plain.printable(field_name)} must be finite, not {plain.shown(value)}"
+            )
+    if "\\" in line or not line.isprintable():
+        values = _printable(values)
+    made: Callable[[Any, dict[str, Any]], Event] = plain.made
+    return made(kind, values)
+
+
+def _is_finite(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(not isinstance(each, float) or math.isfinite(each) for each in values)
+
+
+def _printable(values: dict[str, Any]) -> dict[str, Any]:
+    """Texts of events are shown on terminals and pages: what is no letter there is left out."""
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, str):
+            return plain.printable(value)
+        if isinstance(value, dict):  # results by name
+            return {cleaned(name): inner for name, inner in value.items()}
+        return value
+
+    return {name: cleaned(value) for name, value in values.items()}
 
 
 def read(path: Path) -> list[Event]:
     """All events that count: those of a broken-off stretch are left out."""
-    return standing(_parse(path.read_text(), path))
+    try:
+        return standing(_parse(path.read_text(), path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -261,7 +326,7 @@ def read_what_there_is(path: Path) -> Log:
     for number, line in enumerate(lines, 1):
         try:
             events.append(from_line(line))
-        except (ValueError, TypeError, AttributeError) as error:
+        except ValueError as error:
             complaints.append(f"{path}:{number} is not an event ({error}); it is left out")
     if rest:
         complaints.append(f"{path}:{len(lines) + 1} breaks off; half a line is left out")
@@ -276,19 +341,25 @@ def _bundled(complaints: list[str], path: Path) -> list[str]:
     return [*complaints[:few], f"{path}: and {len(complaints) - few} more lines like these"]
 
 
-def standing(events: Iterator[Event] | list[Event]) -> list[Event]:
+def standing(events: Iterable[Event]) -> list[Event]:
+    """Without what was done after a moment that the run later went on from."""
     kept: list[Event] = []
-    for event in events:
+    time = segment = math.inf  # of what was gone on from
+    for event in reversed(list(events)):
+        if _stands(event, time, segment):
+            kept.append(event)
         if isinstance(event, Resumed):
-            kept = [earlier for earlier in kept if _stands(earlier, event)]
-        kept.append(event)
-    return kept
+            since = event.time if event.since is None else event.since
+            time, segment = min(time, since), min(segment, event.segment)
+        elif isinstance(event, Started):  # the very beginning
+            time = segment = -math.inf
+    return kept[::-1]
 
 
-def _stands(earlier: Event, resumed: Resumed) -> bool:
-    if isinstance(earlier, Checkpointed):  # told a moment after the state was saved
-        return earlier.segment <= resumed.segment
-    return earlier.time <= resumed.time
+def _stands(event: Event, time: float, segment: float) -> bool:
+    if isinstance(event, Checkpointed):  # told a moment after the state was saved
+        return event.segment <= segment
+    return event.time <= time or isinstance(event, Died | StoodStill)  # what befell ranks
 
 
 def _parse(text: str, path: Path) -> Iterator[Event]:
@@ -296,12 +367,12 @@ def _parse(text: str, path: Path) -> Iterator[Event]:
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is half a line
         try:
             yield from_line(line)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}:{number} is not an event ({error})") from None
 
 
 class Tail:
-    """New events of a file that is still being written."""
+    """New events of a file that is still being written; lines that are none are passed over."""
 
     def __init__(self, path: Path, from_start: bool = False) -> None:
         self._path = path
@@ -317,4 +388,12 @@ class Tail:
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return list(_parse(whole.decode(), self._path))
+        lines = whole.decode(errors="replace").split("\n")
+        return [event for line in lines if (event := _event_or_none(line)) is not None]
+
+
+def _event_or_none(line: str) -> Event | None:
+    try:
+        return from_line(line)
+    except ValueError:
+        return None

@@ -18,7 +18,7 @@ def weights_digest(weights: torch.Tensor) -> str:
 def run_digest(run: Run) -> str:
     """A fingerprint of what shapes a run's weights; where it stops may be extended."""
     values = to_json(run)
-    for free in ("stop", "recording", "cluster", "threads"):
+    for free in ("stop", "recording", "death", "cluster", "threads"):
         values.pop(free)
     start = values.pop("start")
     if start.pop("run"):  # what it holds counts, not where it lay

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regatta import config, recipes
+from regatta import config, plain, recipes
+from regatta.aside import write_aside
 from regatta.config import Run, Stop
 from regatta.worlds.launch import WrongUsage
 
 Stops = tuple[tuple[int, Stop], ...]
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who was there from a segment on; ranks are named by the numbers that they had at first."""
+
+    segment: int
+    members: tuple[int, ...]  # the first is rank 0, and so on
+    hosts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,29 @@ class Plan:
     run: Run
     folder: Path
     stops: Stops = ()  # that were in force, by first segment, if the run was ever resumed
+    crews: tuple[Crew, ...] = ()  # if it was ever gone on with by fewer than before
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.crews[-1].members if self.crews else tuple(range(self.run.num_ranks))
+
+    def with_members(
+        self, members: Sequence[int], segment: int, hosts: Sequence[int], returned: bool = False
+    ) -> Plan:
+        """These from a segment on; the `hosts` are those of the present ranks.
+
+        It is another crew also if it is as large as before, but some of it have `returned`.
+        """
+        if not self.crews and not returned and tuple(members) == self.members:
+            return self
+        first = Crew(0, tuple(range(self.run.num_ranks)), tuple(hosts))
+        here = dict(zip(self.members, hosts, strict=True))
+        now = Crew(segment, tuple(members), tuple(here[member] for member in members))
+        crews = [crew for crew in self.crews or (first,) if crew.segment < segment]
+        if not crews or returned or crews[-1].members != now.members:
+            crews.append(now)
+        run = replace(self.run, workers=len(members) - self.run.strategy.num_servers)
+        return replace(self, run=run, crews=tuple(crews))
 
     @property
     def all_stops(self) -> Stops:
@@ -101,12 +135,12 @@ def write_plan(
         "environment": environment(),
         "began": time.time() if began is None else began,  # seconds since 1970
         "hosts": list(hosts),  # of all ranks
+        "crews": [config.to_json(crew) for crew in plan.crews],
         "data": data,
     }
+    values["sha256"] = _digest(values)
     make_folder(plan.folder)
-    aside = plan.folder / "run.json.tmp"
-    aside.write_text(json.dumps(values, indent=1) + "\n")
-    aside.replace(plan.folder / "run.json")
+    write_aside(plan.folder / "run.json", (json.dumps(values, indent=1) + "\n").encode())
 
 
 def environment() -> dict[str, Any]:
@@ -131,17 +165,74 @@ def _processor() -> str:
     return next(names, platform.processor())
 
 
-def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
-    """A run that is on disk."""
+@dataclass(frozen=True)
+class _Stored:
+    """Of what types the values of a run.json are."""
+
+    regatta_run: int
+    recipe: str
+    world: str
+    run: dict[str, Any]
+    stops: list[Any]
+    environment: dict[str, Any]
+    timing_only: bool = False
+    began: float | None = None
+    hosts: list[int] = field(default_factory=list)
+    crews: list[dict[str, Any]] = field(default_factory=list)
+    data: str = ""
+    sha256: str | None = None  # of all others; earlier versions wrote none
+
+    def __post_init__(self) -> None:
+        if self.began is not None and not 0 <= self.began < 1e11:
+            raise ValueError(f"began must be seconds since 1970, not {self.began}")
+
+
+def read_stored(folder: Path) -> dict[str, Any]:
+    """What a run.json says; nothing that it names is executed."""
     path = folder / "run.json"
     try:
-        stored = json.loads(path.read_text())
-        if stored.get("regatta_run") != 1:
+        values = plain.loads(path.read_text())
+        if not isinstance(values, dict) or values.get("regatta_run") != 1:
             raise ValueError("not written by this version of Regatta")
-    except OSError:
+        stored = plain.made(_Stored, values)
+        if stored.sha256 not in (None, _digest(values)):
+            raise ValueError("it is damaged, or was changed by hand: bring back the one before")
+    except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: {path} does not exist") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    run = config.from_json(stored["run"], recipes.load(stored["recipe"]))
-    stops = tuple((segment, Stop(**values)) for segment, values in stored["stops"])
-    return Plan(stored["recipe"], run, folder, stops), stored
+    return asdict(stored) | values
+
+
+def _digest(values: dict[str, Any]) -> str:
+    others = {name: value for name, value in values.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
+    """A run that is on disk. Its recipe is executed only if it has classes of its own."""
+    stored = read_stored(folder)
+    try:
+        base = Run() if config.is_known(stored["run"]) else recipes.load(stored["recipe"])
+        run = config.from_json(stored["run"], base)
+        stops = tuple(map(_stop, stored["stops"]))
+        crews = tuple(map(_crew, stored["crews"]))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'run.json'} cannot be read: {error}") from None
+    return Plan(stored["recipe"], run, folder, stops, crews), stored
+
+
+def _stop(entry: Any) -> tuple[int, Stop]:
+    """A first segment, and the stop that was in force from there on."""
+    if not plain.fits(tuple[int, dict[str, Any]], entry):
+        raise ValueError(f"stops must be pairs of a segment and a stop, not {plain.shown(entry)}")
+    return entry[0], config.from_plain(Stop, entry[1])
+
+
+def _crew(entry: dict[str, Any]) -> Crew:
+    crew = plain.made(Crew, entry)
+    if not crew.members or len(crew.members) != len(crew.hosts) or min(crew.members) < 0:
+        raise ValueError(f"a crew has members, each with a host, not {plain.shown(entry)}")
+    return Crew(crew.segment, tuple(crew.members), tuple(crew.hosts))

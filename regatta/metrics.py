@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 
 from regatta.arrival import NEVER, Arrival, Score, Target, arrival
 from regatta.events import (
+    Died,
     Ended,
     Evaluated,
     Event,
@@ -19,6 +20,17 @@ from regatta.events import (
 )  # fmt: skip
 
 BROKEN_OFF = "broken off"  # the reason of a run that was killed and not resumed
+
+
+_SLOW = 1.2  # times what the others take
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """A worker that held up the others: by what it computed, not by how long anybody waited."""
+
+    rank: int
+    times: float  # as long a turn as the others, in the median
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,9 @@ class Summary:
     cost_to_target: float | None
     joules: float | None  # None: not measured
     start: str = ""  # where the weights came from; empty: they were drawn
+    deaths: int = 0  # of ranks
+    lost_seconds: float = 0.0  # of work that was done again after them
+    slowest: Slowest | None = None  # if one was
 
 
 def summarise(events: Sequence[Event]) -> Summary:
@@ -82,7 +97,6 @@ def summarise(events: Sequence[Event]) -> Summary:
     arrived = _arrival(scores, started)
     usages = [e for e in events if isinstance(e, Usage)]
     price = started.price_per_hour
-    was_resumed = any(isinstance(e, Resumed) for e in events)  # counters began anew
     return Summary(
         strategy=started.strategy,
         spec=started.spec or started.strategy,
@@ -121,8 +135,11 @@ def summarise(events: Sequence[Event]) -> Summary:
         price_per_hour=price,
         cost=cost_of(_last_time(events), price),
         cost_to_target=cost_of(wall_time(arrived.lasting, scores), price),
-        joules=None if was_resumed else _joules(ranks, started.hosts),
+        joules=_joules(ranks, started.hosts, events),
         start=started.start,
+        deaths=sum(isinstance(e, Died) for e in events),
+        slowest=_slowest(workers),
+        lost_seconds=sum(e.lost for e in events if isinstance(e, Died)),
     )
 
 
@@ -193,7 +210,20 @@ def cost_of(seconds: float | None, price_per_hour: float | None) -> float | None
     return None if seconds is None or price_per_hour is None else seconds / 3600 * price_per_hour
 
 
-def _joules(ranks: Sequence[RankEnded], hosts: int) -> float | None:
+def _slowest(workers: Sequence[RankEnded]) -> Slowest | None:
+    """Who takes much longer than the others, if one does."""
+    turns = {worker.rank: worker.computing / worker.turns for worker in workers if worker.turns}
+    if len(turns) < 2:
+        return None
+    rank = max(turns, key=lambda rank: turns[rank])
+    others = median(seconds for other, seconds in turns.items() if other != rank)
+    times = turns[rank] / others if others else 1.0
+    return Slowest(rank, times) if times >= _SLOW else None
+
+
+def _joules(ranks: Sequence[RankEnded], hosts: int, events: Sequence[Event]) -> float | None:
+    if any(isinstance(e, Resumed) for e in events):  # counters began anew
+        return None
     told = [rank.joules for rank in ranks if rank.joules is not None]
     return sum(told) if told and len(told) == hosts else None
 

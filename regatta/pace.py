@@ -22,6 +22,7 @@ class Pace:
         self._run, self._order, self._alone = run, order, alone
         self._planned = planned
         self._score: float | None = None  # of the last evaluation
+        self._more = 0  # turns that lie behind than own steps were made: others were there
 
     @property
     def is_constant(self) -> bool:
@@ -29,7 +30,7 @@ class Pace:
 
     def __call__(self, part: Part) -> float:
         order, run = self._order, self._run
-        turns = part.steps if self._alone else part.version / run.workers
+        turns = part.steps + self._more if self._alone else part.version / run.workers
         epochs = order.epochs(turns)
         growth = order.minibatch_at(int(turns)) / order.minibatch_at(0)
         scale = run.scaling.rate(epochs, run.workers, growth)
@@ -43,8 +44,13 @@ class Pace:
             self.found *= self._run.schedule.after(better)
         self._score = score
 
+    def be_among_others(self, more: int) -> None:
+        """Who has another share of the data from here on takes more or fewer turns an epoch."""
+        self._more = more
+
     def state(self) -> dict[str, Any]:
-        return {"found": self.found, "score": self._score}
+        return {"found": self.found, "score": self._score, "more": self._more}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.found, self._score = state["found"], state["score"]
+        self._more = state.get("more", self._more)

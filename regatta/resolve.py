@@ -54,17 +54,20 @@ def resumed_plan(
 ) -> folders.Plan:
     if folder is None:
         raise ValueError("--resume needs --out: the folder of the run to go on with")
-    plan, stored = folders.open_plan(folder)
+    stored = folders.read_stored(folder)
     if stored["world"] != "processes":
         raise ValueError(f"{folder} was simulated, and a simulation cannot be resumed: run it anew")
-    if recipes.absolute(recipe) != stored["recipe"]:
+    if recipes.absolute(recipe) != stored["recipe"]:  # whose file has not been executed yet
         raise ValueError(f"{folder} was made by recipe {stored['recipe']}, not {recipe}")
+    plan, _ = folders.open_plan(folder)
     run = plan.run
     if strategy is not None and config.component("strategy", strategy) != run.strategy:
         raise ValueError(f"{folder} was trained by {run.strategy}; leave --strategy out")
     if workers is not None and workers != run.workers:
         raise ValueError(f"{folder} has {run.workers} workers; leave --workers out")
     run = config.assign(run, settings or [])
+    if run.workers != plan.run.workers:
+        raise ValueError(f"{folder} has {plan.run.workers} workers; leave --set workers=... out")
     if run.start != plan.run.start:
         raise ValueError(f"{folder} has begun with other weights; leave --set start... out")
     if target is not None:

@@ -1,18 +1,26 @@
-"""How a run begins or goes on: anew, from its newest checkpoint, or whichever its folder allows."""
+"""How a run begins or goes on: anew, or from its newest checkpoint, with those who are left."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from regatta import checkpoint, choices, recipes, start
 from regatta.events import Ended, Resumed, read_what_there_is
 from regatta.fingerprint import run_digest
-from regatta.folders import Plan, open_plan, refuse_if_taken, write_plan
+from regatta.folders import Plan, open_plan, read_stored, refuse_if_taken, write_plan
+from regatta.mending import mend
 
 UNFINISHED = ("interrupt", "preempted")  # reasons to stop that leave something to be done
+
+Tell = Callable[[str], None]  # of what was found damaged, and what is done about it
+
+
+def tell_nobody(text: str) -> None: ...
 
 
 class Resume(Enum):
@@ -21,16 +29,28 @@ class Resume(Enum):
     IF_ANY = "if there is anything to go on with"
 
 
-def begin_or_go_on(plan: Plan, resume: Resume) -> tuple[Plan, Path | None]:
-    """The plan, and the checkpoint to go on from; only one process of a world may ask."""
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint to go on from, if there is one."""
+
+    path: Path | None = None
+    ranks: tuple[int, ...] = ()  # in it, in the place of the present ones; none: the same
+    returned: tuple[int, ...] = ()  # present ones that were dead when it was saved
+
+
+NOTHING_SAVED = Saved()
+
+
+def begin_or_go_on(plan: Plan, resume: Resume, tell: Tell) -> tuple[Plan, Saved]:
+    """The plan, and the checkpoint to go on from; only who holds the folder's lock may ask."""
     if resume is Resume.IF_ANY and (plan.folder / "run.json").exists():
         if checkpoint.finished(plan.checkpoints):
-            return _take_up(_as_begun(plan))
+            return take_up(_as_begun(plan), tell)
         _clear(plan)
     if resume is Resume.YES:
-        return _take_up(plan)
+        return take_up(plan, tell)
     refuse_if_taken(plan.folder)
-    return replace(plan, run=start.pinned(plan.run, plan.folder)), None
+    return replace(plan, run=start.pinned(plan.run, plan.folder)), NOTHING_SAVED
 
 
 def is_done(plan: Plan) -> bool:
@@ -69,20 +89,54 @@ def _clear(plan: Plan) -> None:
     shutil.rmtree(plan.checkpoints, ignore_errors=True)
 
 
-def _take_up(plan: Plan) -> tuple[Plan, Path]:
-    """Find the checkpoint to go on from; forget what a broken-off run did after it."""
+def begin_again(plan: Plan, dead: int | None, tell: Tell) -> tuple[Plan, Saved]:
+    """From the last checkpoint, without the dead; if there is none, from the very beginning."""
+    if checkpoint.finished(plan.checkpoints):
+        return take_up(plan, tell, dead)
     checkpoint.discard_unfinished(plan.checkpoints)
-    path = checkpoint.newest(plan.checkpoints)
+    (plan.checkpoints / checkpoint.BEST).unlink(missing_ok=True)
+    choices.forget_from(plan.choices, 0)
+    if dead is not None:
+        members = [member for member in plan.members if member != dead]
+        plan = plan.with_members(members, 0, [0] * plan.run.num_ranks)  # all on this host
+    return plan, NOTHING_SAVED
+
+
+def take_up(plan: Plan, tell: Tell, dead: int | None = None) -> tuple[Plan, Saved]:
+    """Find the checkpoint to go on from; forget what a broken-off run did after it.
+
+    Who was dead when it was saved is back with the state of another, unless it is the `dead` one.
+    """
+    checkpoint.discard_unfinished(plan.checkpoints)
+    path, complaints = checkpoint.newest_whole(plan.checkpoints)
     about = checkpoint.about(path)
-    if about["run"] != run_digest(plan.run):
-        raise ValueError(f"{path} belongs to a run that was configured differently")
-    if about["ranks"] != plan.run.num_ranks:
-        raise ValueError(f"{path} has {about['ranks']} ranks, this run {plan.run.num_ranks}")
-    segment = about["segment"]
-    choices.forget_from(plan.choices, segment)
+    _refuse_another_run(plan, path, about)
+    checkpoint.set_aside_after(path)
+    checkpoint.take_up_best(path)
+    segment, before = about["segment"], read_stored(plan.folder)
+    complaints += choices.forget_from(plan.choices, segment)
+    complaints += mend(plan.events)
+    for complaint in complaints:
+        tell(complaint)
     stops = [entry for entry in plan.all_stops if entry[0] < segment]
     plan = replace(plan, stops=(*stops, (segment, plan.run.stop)))
-    before = open_plan(plan.folder)[1]
-    began, data = before.get("began"), before.get("data", "")
-    write_plan(plan, "processes", hosts=before["hosts"], began=began, data=data)
-    return plan, path
+    members = [member for member in plan.members if member != dead]
+    saved = places_of(members, checkpoint.members(about), about["ranks"])
+    plan = plan.with_members(members, segment, before["hosts"], bool(saved.returned))
+    began, data = before["began"], before["data"]
+    hosts = plan.crews[-1].hosts if plan.crews else before["hosts"]
+    write_plan(plan, "processes", hosts=hosts, began=began, data=data)
+    return plan, replace(saved, path=path)
+
+
+def places_of(members: Sequence[int], saved: Mapping[int, int], ranks: int) -> Saved:
+    """Where these find their state among so many ranks; who is not `saved`, the first worker's."""
+    places = tuple(saved.get(member, min(saved.values())) for member in members)
+    returned = tuple(rank for rank, member in enumerate(members) if member not in saved)
+    return Saved(None, () if places == tuple(range(ranks)) else places, returned)
+
+
+def _refuse_another_run(plan: Plan, path: Path, about: dict[str, Any]) -> None:
+    workers = about["ranks"] - plan.run.strategy.num_servers
+    if about["run"] != run_digest(replace(plan.run, workers=max(workers, 1))):
+        raise ValueError(f"{path} belongs to a run that was configured differently")

@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from regatta import choices, config, recipes, start
-from regatta.choices import Chance, Live, Recorder, Replayer
+from regatta import checkpoint, config, lock, recipes, start
+from regatta.aside import CannotWrite
+from regatta.choices import Chance, Live, Recorder, Recorders
 from regatta.comm import WorldFailed
 from regatta.config import Run
-from regatta.engine import Rank, Surroundings, order_of
-from regatta.events import Event, RankEnded, Tail, Writer
+from regatta.engine import Rank, Surroundings
+from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
-from regatta.folders import Plan, Stops, environment, open_plan, refuse_if_taken, write_plan
+from regatta.folders import Crew, Plan, Stops, open_plan, read_stored, refuse_if_taken, write_plan
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
+from regatta.opening import identity_of, open_data
 from regatta.outlook import Pulse, Share
-from regatta.resuming import Resume, begin_or_go_on, is_done
+from regatta.overseeing import RunOverseer
+from regatta.playing import play_virtual
+from regatta.replaying import Replay, replay
+from regatta.resuming import (
+    NOTHING_SAVED,
+    Resume,
+    Saved,
+    Tell,
+    begin_again,
+    begin_or_go_on,
+    is_done,
+    tell_nobody,
+)  # fmt: skip
 from regatta.room import refuse_without_room
 from regatta.sampler import Sampler
+from regatta.strategies.fate import GO_ON, RESTART, SHRINK, STOP
 from regatta.tasks import Data
 from regatta.worlds import started
-from regatta.worlds.launch import WrongUsage, launch
+from regatta.worlds.launch import RankFailed, WrongUsage, launch
 from regatta.worlds.leaving import Asked, Notice, never
 from regatta.worlds.memory import keep_freed_memory
 from regatta.worlds.neighbours import host_numbers
-from regatta.worlds.power import meters
 from regatta.worlds.processes import ProcessComm, connect, run_blocking
 from regatta.worlds.rendezvous import meet
+from regatta.worlds.roll_call import READY, Line
 from regatta.worlds.started import Place
-from regatta.worlds.virtual import VirtualWorld
+
+__all__ = ["Plan", "Replay", "Watcher", "ignore", "replay", "simulate", "train"]
 
 Watcher = Callable[[Sequence[Event | Share]], None]
 
@@ -55,64 +75,108 @@ def refuse_if_not_in_layers(run: Run) -> None:
 
 
 def train(
-    plan: Plan, resume: Resume | bool = False, watch: Watcher = ignore, leaving: Asked = never
+    plan: Plan,
+    resume: Resume | bool = False,
+    watch: Watcher = ignore,
+    leaving: Asked = never,
+    tell: Tell = tell_nobody,
 ) -> list[RankEnded]:
     """Train on processes of this machine, or as one rank of a world that others started."""
     if plan.run.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     refuse_if_not_in_layers(plan.run)
+    plan.run.follows_death_of(0)  # a strategy that does not state it is refused
     resume = Resume(resume)
     place = started.place()
     if place is not None:
-        return _train_as_rank(place, plan, resume, watch, leaving)
-    if resume is Resume.IF_ANY and is_done(plan):
-        return _recorded(plan)
-    plan, resume_from = begin_or_go_on(plan, resume)
-    tail = Tail(plan.events)
-    sent = (recipes.absolute(plan.recipe), config.to_json(plan.run), plan.folder, plan.stops)
-    tell = lambda: watch(tail())  # noqa: E731
-    return launch(plan.run.num_ranks, _rank_body, (*sent, resume_from), tell, leaving)
+        return _train_as_rank(place, plan, resume, watch, leaving, tell)
+    with lock.held(plan.folder) as held:
+        if resume is Resume.IF_ANY and is_done(plan):
+            return _recorded(plan)
+        plan, saved = begin_or_go_on(plan, resume, tell)
+        try:
+            return _launched(plan, saved, held, RunOverseer(plan, watch, leaving), tell)
+        except CannotWrite:
+            checkpoint.discard_unfinished(plan.checkpoints)  # it takes room and is worth nothing
+            raise
+
+
+def _launched(
+    plan: Plan, saved: Saved, held: lock.Lock, overseer: RunOverseer, tell: Tell
+) -> list[RankEnded]:
+    """On processes of this machine; once more, and more often, if they die and the run says so."""
+    while True:
+        recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
+        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved, held)
+        try:
+            return launch(plan.run.num_ranks, _rank_body, sent, overseer)
+        except RankFailed as death:
+            then = overseer.aftermath.begins_again(death.rank, death.how, death.account)
+            overseer.tick()
+            if then == STOP:
+                raise
+            dead = plan.members[death.rank] if then == SHRINK else None
+            plan, saved = begin_again(plan, dead, tell)
+            overseer.aftermath.take_up(plan.run)
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
-    recipe: str, values: dict[str, Any], folder: Path, stops: Stops, resume_from: Path | None,
+    recipe: str, values: dict[str, Any], folder: Path, stops: Stops, crews: tuple[Crew, ...],
+    saved: Saved,
+    _held: lock.Lock,  # for as long as this process lives
+    line: Line,
 ) -> RankEnded:  # fmt: skip
     leaving = Notice().listen()
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder, stops), resume_from, leaving)
+    return _play_process(Plan(recipe, run, folder, stops, crews), saved, leaving, line=line)
 
 
 def _train_as_rank(
-    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
 ) -> list[RankEnded]:
-    """Rank 0 finds out how to begin, and the others hear of it."""
     if place.size != plan.run.num_ranks:
         raise ValueError(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
             f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
         )
+    if plan.run.death.then in (RESTART, SHRINK):
+        raise ValueError(
+            f"ranks that {place.starter} has started cannot begin again by themselves: leave "
+            f"--on-death {plan.run.death.then} out, and let {place.starter} start the same command "
+            "again, with --resumable"
+        )
     meet(place, plan.run.device)
-    done, resume_from = False, None
+    with lock.held(plan.folder) if place.rank == 0 else nullcontext():
+        return _play_as_rank(place, plan, resume, watch, leaving, tell)
+
+
+def _play_as_rank(
+    place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
+) -> list[RankEnded]:
+    """Rank 0 finds out how to begin, and the others hear of it."""
+    done, saved = False, NOTHING_SAVED
     if place.rank == 0:
         done = resume is Resume.IF_ANY and is_done(plan)
         if not done:
-            plan, resume_from = begin_or_go_on(plan, resume)
+            plan, saved = begin_or_go_on(plan, resume, tell)
     begins = plan.run.start
-    done_text, folder, resume_text, source, digest = _from_rank_0(
-        "done" if done else "", str(plan.folder), str(resume_from or ""), begins.run, begins.sha256
-    )
+    ranks = json.dumps([saved.ranks, saved.returned])
+    done_text, folder, path, ranks, source, digest = _from_rank_0(
+        "done" if done else "", str(plan.folder), str(saved.path or ""), ranks,
+        begins.run, begins.sha256,
+    )  # fmt: skip
     begins = replace(begins, run=source, sha256=digest)
     plan = replace(plan, folder=Path(folder), run=replace(plan.run, start=begins))
     if done_text:
         dist.destroy_process_group()
         return _recorded(plan)
-    if resume_text:  # as rank 0 has written it
+    if path:  # as rank 0 has written it
         plan, _ = open_plan(plan.folder)
     tail = Tail(plan.events)
-    resume_from = Path(resume_text) if resume_text else None
-    ended = _play_process(plan, resume_from, leaving, place.local)
+    saved = Saved(Path(path), *map(tuple, json.loads(ranks))) if path else NOTHING_SAVED
+    ended = _play_process(plan, saved, leaving, place.local)
     watch(tail())
     return [ended]
 
@@ -139,7 +203,11 @@ def _from_rank_0(*texts: str) -> list[str]:
 
 
 def _play_process(
-    plan: Plan, resume_from: Path | None, leaving: Asked, local: int | None = None
+    plan: Plan,
+    saved: Saved,
+    leaving: Asked,
+    local: int | None = None,
+    line: Line | None = None,
 ) -> RankEnded:
     """Be one rank of the world that was just connected, `local` among those of its host."""
     run = plan.run
@@ -147,24 +215,30 @@ def _play_process(
     torch.set_num_threads(run.threads)
     if run.device == "cuda":
         torch.cuda.set_device(_device_index(run, local))
-    data = _open_data(run)
-    if resume_from is not None:
+    data = open_data(run)
+    if saved.path is not None:
         _refuse_other_data(plan, data)
     hosts = host_numbers()
-    if dist.get_rank() == 0 and resume_from is None:
+    if dist.get_rank() == 0 and saved.path is None:
         _keep_start(plan, data)
-        write_plan(plan, "processes", hosts=hosts, data=_identity(data))
+        write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
     dist.barrier()  # the folder is there
-    chance = Recorder(plan.choices, dist.get_rank())
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
-    comm = ProcessComm(groups, chance, run.device, run.transport, hosts)
+    mortal = [rank for rank in range(run.num_ranks) if run.follows_death_of(rank) == GO_ON]
+    is_mortal = line is not None and dist.get_rank() in mortal
+    chance = Recorder(plan.choices, dist.get_rank(), is_mortal)
+    comm = ProcessComm(groups, chance, run.device, run.transport, hosts, line, mortal)
     log = Writer(plan.events)
     around = Surroundings(
         world="processes",
         data=data,
         log=log,
+        told=partial(read_events, plan.events),
         folder=plan.folder,
-        resume_from=resume_from,
+        resume_from=saved.path,
+        ranks=saved.ranks,
+        returned=saved.returned,
+        members=plan.members,
         start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
         leaving=leaving,
@@ -176,8 +250,14 @@ def _play_process(
     rank.begin()
     meters = Meters(run.device, _device_index(run, local))
     comm.start_clock()
+    if line is not None:
+        line.report(READY, comm.survives)
     with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
-        ended = run_blocking(rank.play())
+        try:
+            ended = run_blocking(rank.play())
+        except Exception as error:
+            error.add_note(f"on rank {comm.rank}, after {rank.replica.turns} turns")
+            raise
     comm.close()
     dist.destroy_process_group()
     log.close()
@@ -203,24 +283,9 @@ def _device_index(run: Run, local: int | None) -> int:
     return number % torch.cuda.device_count() if run.device == "cuda" else 0
 
 
-def _open_data(run: Run) -> Data:
-    """The task's data, if there is enough of them for all workers."""
-    data = run.task.open()
-    try:
-        order_of(run, data)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from None
-    return data
-
-
-def _identity(data: Data) -> str:
-    """A digest of the samples, where a task's data tell one."""
-    return str(getattr(data, "identity", ""))
-
-
 def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = open_plan(plan.folder)[1].get("data", "")
-    if before != _identity(data):
+    before = read_stored(plan.folder)["data"]
+    if before != identity_of(data):
         raise WrongUsage(
             f"the data have changed since the run in {plan.folder} began: bring back those that it "
             "began with, or begin another run"
@@ -243,25 +308,29 @@ def simulate(
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
     refuse_without_room(run)
+    if plan is None:
+        return _simulate(run, None, timing_only, watch)
+    with lock.held(plan.folder):
+        refuse_if_taken(plan.folder)
+        return _simulate(run, plan, timing_only, watch)
+
+
+def _simulate(
+    run: Run, plan: Plan | None, timing_only: bool, watch: Watcher
+) -> tuple[list[RankEnded], list[Event]]:
     folder = plan.folder if plan else None
-    if folder is not None:
-        refuse_if_taken(folder)
-    run, data = start.pinned(run, folder), _open_data(run)
-    chance: Callable[[int], Chance] = lambda rank: Live()  # noqa: E731
-    recorders: list[Recorder] = []
+    run, data = start.pinned(run, folder), open_data(run)
+    kept = None
     if plan is not None:
-        plan = replace(plan, run=run)
         start.check(run, data, plan.folder)
         start.keep(run, plan.folder)
-        write_plan(plan, "virtual", timing_only, data=_identity(data))
-        if not timing_only:  # which nobody can replay
-            recorders = [Recorder(plan.choices, rank) for rank in range(run.num_ranks)]
-            chance = recorders.__getitem__
+        kept = _Folder(replace(plan, run=run), timing_only, identity_of(data))
     log = Writer(plan.events if plan else None, lambda event: watch([event]))
     around = Surroundings(
         "virtual",
         data,
         log,
+        (lambda: log.events) if plan is None else partial(read_events, plan.events),
         folder,
         start=start.place(run, folder),
         timing_only=timing_only,
@@ -269,80 +338,43 @@ def simulate(
         pulse=Pulse(1 if timing_only else run.workers, lambda share: watch([share])),
     )
     try:
-        ended = play_virtual(run, around, chance)
+        if kept is None:
+            ended = play_virtual(run, around, lambda rank: Live())
+        else:
+            ended = play_virtual(run, around, kept.chance_of, kept.again)
     finally:
         log.close()
-        for recorder in recorders:
-            recorder.close()
-    return ended, log.events
+        if kept is not None:
+            kept.close()
+    return ended, standing(log.events)
 
 
-def play_virtual(
-    run: Run,
-    around: Surroundings,
-    chance: Callable[[int], Chance],
-    hosts: Sequence[int] = (),
-) -> list[RankEnded]:
-    """The `hosts` of all ranks are the cluster's, unless a replay brings those of its run."""
-    keep_freed_memory()
-    torch.set_num_threads(run.threads)
-    of_workers = hosts[: run.workers] or run.cluster.hosts(run.workers)
-    groups = run.strategy.groups(run.workers, of_workers)
-    shares = run.strategy.shares(run.workers)
-    world = VirtualWorld(run.num_ranks, run.cluster, groups, run.workers, chance, shares, hosts)
-    joules = meters(world)
-    ranks = [
-        Rank(run, comm, comm.chance, replace(around, joules=joules[comm.rank]))
-        if comm.rank in joules
-        else Rank(run, comm, comm.chance, around)
-        for comm in world.comms
-    ]
-    for rank in ranks:
-        rank.begin()
-    return world.run(lambda comm: ranks[comm.rank].play())
+class _Folder:
+    """What a simulation writes besides events and checkpoints."""
 
+    def __init__(self, plan: Plan, timing_only: bool, data: str) -> None:
+        self._plan, self._timing_only, self._data = plan, timing_only, data
+        self._began = time.time()
+        self._write()
+        # What was simulated for its timing only, nobody can replay.
+        self._recorders = None if timing_only else Recorders(plan.choices, plan.run.num_ranks)
 
-# -- replay ----------------------------------------------------------------------------------
+    def chance_of(self, rank: int) -> Chance:
+        return Live() if self._recorders is None else self._recorders.of(rank)
 
+    def close(self) -> None:
+        if self._recorders is not None:
+            self._recorders.close()
 
-@dataclass(frozen=True)
-class Replay:
-    recorded: dict[int, str]  # digests by rank
-    replayed: dict[int, str]
-    differences: list[str]  # of the environment
+    def again(self, crew: Crew, returned: bool) -> None:
+        """These ranks play again from a segment on; what was recorded from there is forgotten."""
+        if self._recorders is not None:
+            self._recorders.forget_from(crew.segment)
+        run, crews = self._plan.run, self._plan.crews
+        first = run.cluster.hosts(run.workers, run.strategy.shares(run.workers))
+        hosts = crews[-1].hosts if crews else first
+        self._plan = self._plan.with_members(crew.members, crew.segment, hosts, returned)
+        self._write()
 
-    @property
-    def identical(self) -> bool:
-        return self.recorded == self.replayed
-
-
-def replay(folder: Path, watch: Watcher = ignore) -> Replay:
-    """A recorded run again in the virtual world, with the same outcomes of chance."""
-    plan, stored = open_plan(folder)
-    if stored["timing_only"]:
-        raise ValueError(
-            f"{folder} was simulated for its timing only: it has no weights to compare"
-        )
-    ended = [e for e in read_events(plan.events) if isinstance(e, RankEnded)]
-    if len(ended) < plan.run.num_ranks:
-        raise ValueError(
-            f"{folder} has not ended (ranks that have: {len(ended)} of {plan.run.num_ranks}): "
-            "resume it first"
-        )
-    recorded = choices.read(plan.choices)
-    log = Writer(None, lambda event: watch([event]))
-    begins = start.place(plan.run, folder)
-    data = _open_data(plan.run)
-    around = Surroundings("virtual", data, log, start=begins, stops=plan.stops)
-    again = play_virtual(plan.run, around, lambda rank: Replayer(recorded, rank), stored["hosts"])
-    now = environment() | {"data": _identity(data)}
-    then = stored["environment"] | {"data": stored.get("data", "")}
-    return Replay(
-        recorded={e.rank: str(e.digest) for e in ended},
-        replayed={e.rank: str(e.digest) for e in again},
-        differences=[
-            f"{name}: recorded with {was}, replayed with {now.get(name)}"
-            for name, was in then.items()
-            if now.get(name) != was and name != "cores"
-        ],
-    )
+    def _write(self) -> None:
+        write_plan(self._plan, "virtual", self._timing_only, began=self._began, data=self._data)

@@ -28,7 +28,8 @@ class Sampler:
         self._clock, self._log, self._meters = clock, log, meters
         self._look_at_joules = joules
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="usage", daemon=True)
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._sample, name="usage", daemon=True)
 
     def __enter__(self) -> Sampler:
         if self._interval > 0:
@@ -39,6 +40,14 @@ class Sampler:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
+        if self._failure is not None and error[0] is None:
+            raise self._failure
+
+    def _sample(self) -> None:
+        try:
+            self._watch()
+        except OSError as error:  # the disk is full: the rank learns of it when it leaves
+            self._failure = error
 
     def _watch(self) -> None:
         began = last = due = self._clock()

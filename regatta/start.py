@@ -7,7 +7,6 @@ and is replayed from its own folder, whatever becomes of the source.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from torch import nn
 from regatta import aside, checkpoint
 from regatta.checkpoint import BadCheckpoint
 from regatta.config import Run, Start, to_json
-from regatta.folders import make_folder
+from regatta.folders import make_folder, read_stored
 from regatta.learn.takeover import Head, Weights, take_over
 from regatta.tasks import Data
 
@@ -74,13 +73,13 @@ def _model_of_run(folder: Path) -> Path:
         example = f", for instance {runs[0]}" if runs else ""
         raise ValueError(f"{folder} is a race: name one of its runs{example}")
     try:
-        stored = json.loads((folder / _RUN).read_text())
-    except (OSError, ValueError) as error:
+        stored = read_stored(folder)
+    except ValueError as error:
         raise ValueError(
             f"{folder} holds no run that can be read ({error}): name the folder of a "
             "run or a .safetensors file"
         ) from None
-    if stored.get("timing_only"):
+    if stored["timing_only"]:
         raise ValueError(
             f"{folder} was simulated for its timing only and has no weights: simulate it again "
             "without --timing-only"

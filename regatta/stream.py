@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 class Stream:
     __slots__ = (
         "_audio_of", "_data", "_device", "_expect", "_order", "_rank", "_reports", "_timing_only",
-        "_varies", "_worker", "audio", "limit", "samples", "seen", "stopped",
+        "_varies", "_worker", "audio", "extra", "limit", "samples", "seen", "stopped",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, worker: int) -> None:
         self.samples = rank.order.minibatch_at(0)  # in the newest batch
         self.seen = 0  # in all batches of this worker
+        self.extra = 0  # batches of others among them, who have died
         self.limit = 0
         self.stopped = False
         self._rank = rank
@@ -37,6 +38,11 @@ class Stream:
         self._expect = getattr(self._data, "expect", None) if is_real else None
 
     @property
+    def place(self) -> int:
+        """The turn of its own data that this worker has come to."""
+        return int(self._rank.replica.turns) - self.extra
+
+    @property
     def planned(self) -> int:
         """Minibatches of all workers in the whole run."""
         calendar = self._rank.calendar
@@ -44,11 +50,16 @@ class Stream:
 
     def next(self, number: int | None = None) -> Any | None:
         """This worker's next batch, or minibatch `number` of all workers'."""
-        turn, worker = self._rank.replica.turns, self._worker
+        turn, worker = self._rank.replica.turns - self.extra, self._worker
         if number is not None:
             turn, worker = divmod(number, self._rank.run.workers)
+        elif turn >= self.limit:
+            worker, turn = self._rank.estate.next() or (worker, turn)
         if self._is_over(turn):
             return None
+        if worker != self._worker and number is None:
+            self._rank.estate.done()
+            self.extra += 1
         if self._reports:
             self._rank.report_progress()
             self._rank.write_a_sentence(turn)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from regatta.display import Display
-from regatta.events import Ended, Event, Resumed, Started, Tail
+from regatta.events import Died, Ended, Event, Resumed, Started, Tail
+from regatta.folders import read_stored
 from regatta.race.course import FAILURE
 from regatta.race.entries import FILE, declared, home_of
 
@@ -36,7 +37,7 @@ def _look_on_race(folder: Path, console: Console) -> None:
     while left:
         found = {path.parent for path in folder.glob("*/*/*/events.jsonl")} - seen
         for home in sorted(found, key=lambda home: (home / "events.jsonl").stat().st_mtime):
-            console.print(f"[bold]{home.relative_to(folder)}[/bold]")
+            console.print(f"[bold]{escape(str(home.relative_to(folder)))}[/bold]")
             _look_on_run(home, console)
             seen.add(home)
             left.discard(home)
@@ -73,13 +74,13 @@ def _display(folder: Path, events: list[Event], console: Console) -> Display | N
 
 def _epochs(folder: Path) -> float | None:
     try:
-        values = json.loads((folder / "run.json").read_text())
-        return float(values["run"]["stop"]["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(read_stored(folder)["run"]["stop"]["epochs"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
 def _is_over(events: list[Event]) -> bool:
     """An end that was gone on from is none."""
-    last = next((e for e in reversed(events) if isinstance(e, Ended | Resumed)), None)
-    return isinstance(last, Ended)
+    kinds = (Ended, Resumed, Started, Died)
+    last = next((e for e in reversed(events) if isinstance(e, kinds)), None)
+    return isinstance(last, Ended) or (isinstance(last, Died) and last.then == "stop")

@@ -16,7 +16,9 @@ from regatta.learn.optimisers import Sgd
 from regatta.tasks import Metric
 from regatta.tasks.teacher import LabelledVectors, Teacher
 
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
+SIGNALS = {
+    "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1,
+}  # fmt: skip
 
 
 class _FailingData:
@@ -29,8 +31,9 @@ class _FailingData:
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         fuse = Path(self._task.fuse)
         if self._turns == self._task.turn and dist.is_initialized() and self._is_due(fuse):
-            fuse.unlink()  # so that a resumed run goes on
-            fuse.with_suffix(".burnt").touch()  # tells the moment
+            if not self._task.again:
+                fuse.unlink()  # so that a resumed run goes on
+            fuse.with_suffix(".burnt").write_text(str(os.getpid()))  # tells the moment, too
             if self._task.how == "raise":
                 raise ArithmeticError("the batch was cursed")
             os.kill(os.getpid(), SIGNALS[self._task.how])
@@ -52,6 +55,7 @@ class Faulty:
     rank: int = 1
     turn: int = 20
     how: str = "kill"
+    again: bool = False  # and whenever it comes so far once more
 
     def _teacher(self) -> Teacher:
         return Teacher(inputs=8, hidden=(16, 16), classes=3, train=1024, dev=128)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from regatta import config, folders, recipes
+from regatta.benchmarks import harm
 
 RECIPES = Path(__file__).parent / "faulty.py"
 RECIPE = f"{RECIPES}:small"
 WIDE = f"{RECIPES}:wide"
-REGATTA = [sys.executable, "-c", "from regatta.cli import main; main()"]
+REGATTA = list(harm.REGATTA)
+members, until = harm.members, harm.until
 
 
 def plan(
@@ -66,21 +66,3 @@ def torchrun(processes: int, *words: str | Path, timeout: float = 50):
         capture_output=True, text=True, timeout=timeout, check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-
-
-def members(session: int) -> dict[int, int]:
-    """Processes of this session that run, and their parents."""
-    listed = subprocess.run(
-        ["ps", "-s", str(session), "-o", "pid=,ppid=,stat="],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return {int(pid): int(parent) for pid, parent, state in rows if "Z" not in state}
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    """Fails if it does not come about in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come about that {what}"
-        time.sleep(0.02)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
 from helpers import Normalised, play_from, small_run
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from regatta import checkpoint
 from regatta.checkpoint import BadCheckpoint
@@ -92,12 +93,112 @@ def test_a_damaged_manifest_is_refused_by_name(tmp_path, saved, damage):
 
 @pytest.mark.parametrize(
     "manifest",
-    [{}, {"format": "another", "version": 1}, {"format": checkpoint.FORMAT, "version": 2}, [], 3],
+    [{}, {"format": "another", "version": 1}, {"format": checkpoint.FORMAT, "version": 3}, [], 3],
 )
 def test_a_foreign_manifest_is_refused_by_name(tmp_path, saved, manifest):
     (saved / "checkpoint.json").write_text(json.dumps(manifest))
     with pytest.raises(BadCheckpoint, match="000003"):
         checkpoint.newest(tmp_path)
+
+
+ALL_FILES = [*RANK_FILES, "rank-0.safetensors", "rank-0.json", "answer.safetensors",
+             "checkpoint.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [cut_short, emptied, change_a_byte, remove])
+@pytest.mark.parametrize("file", ALL_FILES)
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, saved, file, damage):
+    later = save(tmp_path, 4)
+    damage(later / file)
+    path, (complaint,) = checkpoint.newest_whole(tmp_path)
+    assert path == saved
+    assert str(later / file) in complaint
+    assert complaint.endswith("going on from 000003")
+    checkpoint.set_aside_after(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000003", "000004.damaged"]
+    assert checkpoint.newest(tmp_path) == saved
+    assert save(tmp_path, 4) == later  # its number is free
+
+
+def test_no_bit_of_a_checkpoint_can_turn_unnoticed(tmp_path, saved):
+    later, chance = save(tmp_path, 4), random.Random(4)
+    files = sorted(later.iterdir())
+    assert {file.name for file in files} == set(ALL_FILES)
+    for turn in range(600):
+        file = files[turn % len(files)]
+        before = file.read_bytes()
+        changed = bytearray(before)
+        changed[chance.randrange(len(before))] ^= 1 << chance.randrange(8)
+        file.write_bytes(changed)
+        assert checkpoint.newest_whole(tmp_path)[0] == saved, (file.name, bytes(changed))
+        file.write_bytes(before)
+    assert checkpoint.newest_whole(tmp_path) == (later, [])
+
+
+def test_where_none_is_whole_all_are_named(tmp_path, saved):
+    later = save(tmp_path, 4)
+    remove(later / "rank-0.json")
+    cut_short(saved / "rank-1.safetensors")
+    with pytest.raises(BadCheckpoint) as caught:
+        checkpoint.newest_whole(tmp_path)
+    for name in (f"{later}/rank-0.json", f"{saved}/rank-1.safetensors", "no checkpoint is whole"):
+        assert name in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_checkpoint_of_another_folder_is_refused(tmp_path, saved):
+    saved.rename(tmp_path / "000009")
+    with pytest.raises(BadCheckpoint, match="it is of another folder"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_manifest_names_files_of_its_own_folder_only(tmp_path, saved):
+    """/dev/zero has no end."""
+    values = json.loads((saved / "checkpoint.json").read_text())
+    values["sha256"]["/dev/zero"] = "0"
+    values.pop("own_sha256")
+    values["own_sha256"] = checkpoint._own_digest(values)
+    (saved / "checkpoint.json").write_text(json.dumps(values))
+    with pytest.raises(BadCheckpoint, match="of another folder"):
+        checkpoint.newest(tmp_path)
+
+
+def test_half_a_deletion_leaves_no_checkpoint(tmp_path, saved, monkeypatch):
+    """Old ones count no more before their first file is gone."""
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path: None)
+    save(tmp_path, 4, keep=1)
+    assert [p.name for p in checkpoint.finished(tmp_path)] == ["000004"]
+
+
+@pytest.mark.parametrize("damage", [cut_short, emptied, change_a_byte])
+def test_a_damaged_model_is_refused(tmp_path, damage):
+    path = tmp_path / "best.safetensors"
+    checkpoint.save_answer(path, {"weight": torch.randn(50)}, {"results": {"loss": 1.0}})
+    damage(path)
+    with pytest.raises(BadCheckpoint, match=r"best\.safetensors is no whole safetensors file"):
+        checkpoint.load_answer(path)
+
+
+def test_a_model_that_others_have_saved_is_taken_as_it_is(tmp_path):
+    save_file({"weight": torch.ones(3)}, tmp_path / "theirs.safetensors", {"about": "{}"})
+    tensors, about = checkpoint.load_answer(tmp_path / "theirs.safetensors")
+    assert torch.equal(tensors["weight"], torch.ones(3))
+    assert about == {}
+
+
+def test_the_best_model_goes_back_to_what_it_was(tmp_path):
+    """What was found after a checkpoint that a run goes on from is found anew."""
+    best = tmp_path / checkpoint.BEST
+    checkpoint.save_answer(best, {"weight": torch.ones(3)}, {"results": {"loss": 2.0}})
+    (tmp_path / "000003.part").mkdir()
+    checkpoint.keep_best(tmp_path, 3)
+    path = save(tmp_path, 3)
+    checkpoint.save_answer(best, {"weight": torch.zeros(3)}, {"results": {"loss": 1.0}})
+    checkpoint.take_up_best(path)
+    assert checkpoint.load_answer(best)[1] == {"results": {"loss": 2.0}}
+    without = save(tmp_path, 4)
+    checkpoint.take_up_best(without)
+    assert not best.exists()
 
 
 def test_the_last_ones_are_kept(tmp_path):
@@ -132,7 +233,12 @@ def test_an_answer_says_what_it_is(tmp_path):
     path = tmp_path / "deep" / "a.safetensors"
     checkpoint.save_answer(path, {"one": torch.ones(1)}, {"samples": 5})
     with safe_open(path, framework="pt") as file:
-        assert json.loads(file.metadata()["about"]) == {"samples": 5}
+        told = json.loads(file.metadata()["about"])
+    assert told["samples"] == 5
+    assert checkpoint.load_answer(path)[1] == {"samples": 5}
+    before = path.read_bytes()
+    checkpoint.save_answer(path, {"one": torch.ones(1)}, {"samples": 5})
+    assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["a.safetensors"]  # nothing left aside
 
 

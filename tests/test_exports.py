@@ -24,6 +24,9 @@ def run(tmp_path):
         "run": {"task": {"name": "speech"}, "optimiser": {"name": "sgd"}},
         "environment": {"machine": "x86_64", "cores": 2, "torch": "2.13"},
         "recipe": "speech",
+        "regatta_run": 1,
+        "world": "processes",
+        "stops": [],
     }
     (home / "run.json").write_text(json.dumps(values))
     return home

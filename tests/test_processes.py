@@ -24,7 +24,8 @@ LIMIT_SECONDS = 10  # within which a world ends after a death
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "averaging", "parameter-server", "ring"])
 def test_a_killed_rank_ends_the_world(strategy, tmp_path):
-    made = plan(tmp_path / "run", strategy, 3, light_fuse(tmp_path, rank=1, turn=5))
+    settings = ("death.then=stop", *light_fuse(tmp_path, rank=1, turn=5))
+    made = plan(tmp_path / "run", strategy, 3, settings)
     with pytest.raises(RankFailed, match="rank 1 was killed by SIGKILL"):
         runs.train(made)
     assert seconds_since_the_fuse(tmp_path) < LIMIT_SECONDS
@@ -36,7 +37,7 @@ def seconds_since_the_fuse(folder):
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path):
-    settings = light_fuse(tmp_path, rank=2, turn=5, how="raise")
+    settings = ("death.then=stop", *light_fuse(tmp_path, rank=2, turn=5, how="raise"))
     with pytest.raises(RankFailed, match="rank 2 failed: ArithmeticError: the batch was") as e:
         runs.train(plan(tmp_path / "run", "parameter-server", 3, settings))
     assert "faulty.py" in e.value.account
@@ -192,6 +193,15 @@ def test_torchrun_with_the_wrong_number_is_refused(tmp_path):
     assert done.returncode == 1
     assert "needs 3 processes, but torchrun started 2" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.real
+def test_ranks_that_others_started_cannot_begin_again(tmp_path):
+    done = torchrun(2, "train", RECIPE, "-s", "all-reduce", "-o", tmp_path, "--on-death", "restart")
+    assert done.returncode != 0
+    assert "ranks that torchrun has started cannot begin again by themselves" in done.stderr
+    assert "--resumable" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_nobody_is_left_when_the_parent_is_killed(tmp_path):

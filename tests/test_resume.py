@@ -21,7 +21,8 @@ def digests(folder):
 
 def kill_and_resume(folder, tmp_path, name, workers, turn):
     rank = 0 if workers == 1 else 1
-    made = plan(folder, name, workers, OFTEN + light_fuse(tmp_path, rank, turn))
+    settings = ("death.then=stop", *OFTEN, *light_fuse(tmp_path, rank, turn))
+    made = plan(folder, name, workers, settings)
     with pytest.raises(RankFailed, match="SIGKILL"):
         runs.train(made)
     saved = checkpoint.newest(made.checkpoints).name
@@ -94,6 +95,29 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
     assert "rank-1.safetensors is damaged" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert sorted(p for p in made.folder.rglob("*") if p.is_file()) == before
+
+
+@pytest.mark.parametrize("file", ["rank-1.safetensors", "rank-0.json", "answer.safetensors"])
+def test_a_run_goes_on_before_a_damaged_checkpoint_and_says_so(file, tmp_path):
+    settings = (*OFTEN, "checkpointing.keep=3")
+    whole = plan(tmp_path / "whole", "all-reduce", 2, settings)
+    runs.train(whole)
+    made = plan(tmp_path / "run", "all-reduce", 2, (*settings, "stop.epochs=1"))
+    runs.train(made)
+    newest = checkpoint.newest(made.checkpoints)
+    damaged = newest / file
+    contents = bytearray(damaged.read_bytes())
+    contents[len(contents) // 2] ^= 4
+    damaged.write_bytes(contents)
+    done = command("train", RECIPE, "-o", made.folder, "--resume", "--set", "stop.epochs=1.5")
+    assert done.returncode == 0, done.stderr
+    (note,) = [line for line in done.stderr.splitlines() if line.startswith("note:")]
+    assert str(damaged) in note
+    assert "is damaged" in note
+    assert note.endswith("going on from 000003")
+    assert digests(made.folder) == digests(whole.folder)
+    assert runs.replay(made.folder).identical
+    assert (newest.with_suffix(".damaged") / file).exists()
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regatta.cluster import Cluster
-from regatta.comm import Phantom
+from regatta.comm import Load, Phantom
 from regatta.worlds.sharing import fair_shares
 from regatta.worlds.virtual import VirtualWorld
 
@@ -110,3 +110,19 @@ def test_data_come_whole():
 def test_other_ways_are_refused():
     with pytest.raises(ValueError, match="turns or fair"):
         Cluster(sharing="unfair")
+
+
+def test_a_clock_that_is_late_still_ends_what_is_fast():
+    """So little time is left of a fast message that a late clock does not move by it."""
+    fast = Cluster(sharing="fair", bandwidth=20.0, local_bandwidth=12e9, latency=1e-3, per_host=2)
+
+    async def play(comm):
+        await comm.compute(lambda: None, Load(samples=323_001))
+        for number in range(40):
+            for dst in range(comm.size):
+                if dst != comm.rank:
+                    await comm.send(dst, Phantom(3 + number % 7))
+        for _ in range(40 * (comm.size - 1)):
+            await comm.recv()
+
+    VirtualWorld(4, fast).run(play)

@@ -97,7 +97,7 @@ def _cores_given_back() -> Iterator[None]:
 NAMES = (
     "all-reduce", "limit", "server", "one-worker", "transport", "memory", "start-up", "account",
     "virtual", "pipeline", "overhead", "features", "loader", "ng-sgd", "speech", "decode",
-    "images", "prediction",
+    "images", "prediction", "faults",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from regatta.cli import training, launching, racing, reporting, data  # isort: skip  (commands are listed in this order)
 from regatta.cli import language, evaluating, recognising, probing, wiring, listing  # isort: skip
 from regatta.cli.common import app, err
+from regatta.plain import printable
 
 __all__ = [
     "app",
@@ -47,12 +48,14 @@ def main() -> None:
         os._exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except MemoryError as error:
+        _fail(f"there is not enough memory: {error}", 1)
     except KeyboardInterrupt:
         _fail("interrupted", 1)
 
 
 def _fail(message: str, code: int) -> None:
-    text = escape(message.replace("\n", " "))
+    text = escape(printable(message))
     err.print(f"[red]regatta:[/red] {text}", soft_wrap=True)
     # Not sys.exit: gloo's threads may wait for ranks that are gone.
     sys.stdout.flush()

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from regatta.plain import printable
+
 if TYPE_CHECKING:
     from rich.status import Status
 
@@ -60,6 +62,17 @@ From = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN", help="begin with the weights of a run or a .safetensors"),
 ]
+OnDeath = Annotated[
+    str | None,
+    typer.Option("--on-death", help="of a rank: auto (see `strategies`), stop, restart or shrink"),
+]
+Restarts = Annotated[
+    int | None, typer.Option("--restarts", help="how often a run may begin again after a death")
+]
+Silence = Annotated[
+    float | None,
+    typer.Option("--silence", help="seconds that a frozen rank is waited for; 0: for ever"),
+]
 Target = Annotated[float | None, typer.Option("--target", help="stop when the metric reaches it")]
 Threads = Annotated[int | None, typer.Option("--threads", help="computing threads a rank")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda")]
@@ -81,6 +94,20 @@ def sharing(oversubscribe: bool, settings: list[str] | None) -> list[str]:
 def beginning_with(source: Path | None, settings: list[str] | None) -> list[str]:
     """The settings and where the weights come from, by its whole path."""
     return [*(settings or []), *([] if source is None else [f"start.run={source.resolve()}"])]
+
+
+def dying(
+    on_death: str | None,
+    restarts: int | None,
+    settings: list[str] | None,
+    silence: float | None = None,
+) -> list[str]:
+    """The settings, and what is to follow the death of a rank."""
+    given = {"then": on_death, "restarts": restarts, "silence": silence}
+    return [
+        *(settings or []),
+        *(f"death.{name}={value}" for name, value in given.items() if value is not None),
+    ]
 
 
 def prepare(runs: Iterable[Run], speaks: bool) -> None:
@@ -162,4 +189,8 @@ def warn_of_crowding(run: Run) -> None:
 
 def say_what_was_not_read(complaints: Iterable[str]) -> None:
     for complaint in complaints:
-        err.print(f"[yellow]note:[/yellow] {escape(complaint)}", soft_wrap=True)
+        say_note(complaint)
+
+
+def say_note(text: str) -> None:
+    err.print(f"[yellow]note:[/yellow] {escape(printable(text))}", soft_wrap=True)

@@ -12,6 +12,13 @@ from rich.table import Table
 
 from regatta.cli.common import AsJson, app, for_tables, out
 
+_FATES = {
+    "go on": "the others go on, and what it has left to do is dealt out to them",
+    "stop": "the run stops; --resume goes on from the last checkpoint",
+    "restart": "all ranks begin again from the last checkpoint",
+    "shrink": "the others begin again from the last checkpoint",
+}
+
 
 @app.command()
 def strategies(
@@ -33,6 +40,7 @@ def strategies(
             "servers": kind().num_servers,
             "deterministic": kind().deterministic,
             "source": kind.source,
+            "fates": {role: fate.choices for role, fate in kind().fates.items()},
             "notes": option_notes(kind),
         }
         for kind in (registry().values() if name is None else [registry()[name]])
@@ -139,6 +147,9 @@ def _print_strategy(row: dict[str, Any]) -> None:
     out.print(f"[bold]{row['name']}[/bold]: {row['summary']}")
     if row["source"]:
         out.print(f"Source: {row['source']}")
+    for role, (usual, *others) in row["fates"].items():
+        instead = f" (--on-death {', '.join(others)})" if others else ""
+        out.print(f"When a {role} dies: {_FATES[usual]}{instead}")
     if not row["options"]:
         return
     table = Table("option", "default", "meaning", box=SIMPLE_HEAD, show_edge=False)

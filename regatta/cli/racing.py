@@ -107,26 +107,32 @@ def _warm_up(simulated: bool) -> None:
 
 
 def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
+    from regatta.aside import CannotWrite
     from regatta.display import Commentary
+    from regatta.lock import held
     from regatta.race.course import enter, run_all
     from regatta.race.entries import PROCESSES
 
     prepare((entered.run(lane, entered.seeds[0]) for lane in entered.lanes), not silent)
-    if not resume:
-        enter(entered, folder, shlex.join(["regatta", *sys.argv[1:]]))
     real = [lane for lane in entered.lanes if lane.world == PROCESSES]
     if real and not silent:
         runs = (entered.run(lane, entered.seeds[0]) for lane in real)
         warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
     if not silent:
         _say_how_long(entered, folder)
+    again = f"regatta race {entered.recipe} --out {folder} --resume"
     commentary = Commentary(out, silent)
     try:
-        run_all(entered, folder, commentary)
+        with held(folder):
+            if not resume:
+                enter(entered, folder, shlex.join(["regatta", *sys.argv[1:]]))
+            run_all(entered, folder, commentary)
     except KeyboardInterrupt:
-        again = f"regatta race {entered.recipe} --out {folder} --resume"
         err.print(f"stopped; go on with: {again}", soft_wrap=True)
         raise
+    except CannotWrite as error:
+        then = f"make room there, then go on with: {again}"
+        raise CannotWrite(error.errno, f"{error}: {then}") from None
     finally:
         commentary.close()
 

@@ -15,11 +15,14 @@ from regatta.cli.common import (
     ClusterOption,
     Device,
     From,
+    OnDeath,
     Out,
     Oversubscribe,
     Recipe,
+    Restarts,
     Seed,
     Settings,
+    Silence,
     StrategyOption,
     Target,
     Threads,
@@ -27,10 +30,13 @@ from regatta.cli.common import (
     app,
     beginning_with,
     display_of,
+    dying,
     err,
     out,
     prepare,
     say_how_long,
+    say_note,
+    say_what_was_not_read,
     sharing,
     warn_of_crowding,
 )  # fmt: skip
@@ -63,6 +69,9 @@ def train(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
+    silence: Silence = None,
     out_folder: Out = None,
     resume: Resumes = False,
     resumable: Resumable = False,
@@ -81,9 +90,10 @@ def train(
     place = started.place()
     if place is None:
         warm_up()  # while this process imports PyTorch for its own part
-    from regatta import folders
+    from regatta import folders, lock
     from regatta.resolve import resolve, resumed_plan, with_workers
 
+    settings = dying(on_death, restarts, settings, silence)
     how = _how_to_begin(resume, resumable, out_folder)
     if resume:
         if seed is not None or device is not None or threads is not None:
@@ -91,6 +101,7 @@ def train(
         if source is not None:
             raise ValueError("a run goes on with its own weights: leave --from out")
         plan = resumed_plan(recipe, out_folder, strategy, workers, settings, target)
+        lock.refuse_if_held(plan.folder)
     else:
         chosen = beginning_with(source, settings)
         run = resolve(recipe, strategy, chosen, target, seed, device, threads)
@@ -98,8 +109,10 @@ def train(
             workers = place.size - run.strategy.num_servers
         run = with_workers(run, workers, settings)
         plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
-        if place is None and not resumable:
-            folders.refuse_if_taken(plan.folder)  # before anything is made for it
+        if place is None:  # before anything is made for it
+            lock.refuse_if_held(plan.folder)
+            if not resumable:
+                folders.refuse_if_taken(plan.folder)
     _train(plan, how, leaving, place is None or place.rank == 0, as_json)
 
 
@@ -116,6 +129,7 @@ def _how_to_begin(resume: bool, resumable: bool, folder: Path | None) -> Resume:
 def _train(plan: Plan, how: Resume, leaving: Notice, is_first: bool, as_json: bool) -> None:
     """Of several processes the first one speaks."""
     from regatta import runs
+    from regatta.aside import CannotWrite
     from regatta.worlds.leaving import EXIT_CODE
 
     speaks = is_first and not as_json
@@ -125,11 +139,15 @@ def _train(plan: Plan, how: Resume, leaving: Notice, is_first: bool, as_json: bo
     display = display_of(plan.run, speaks)
     again = f"regatta train {plan.recipe} --out {plan.folder} --resume"
     try:
-        ended = runs.train(plan, how, display or runs.ignore, leaving)
+        ended = runs.train(plan, how, display or runs.ignore, leaving, say_note)
     except RuntimeError:
         if speaks and any(plan.checkpoints.glob("[0-9]*")):
             err.print(f"kept up to the last checkpoint; go on with: {again}", soft_wrap=True)
         raise
+    except CannotWrite as error:
+        is_kept = any(plan.checkpoints.glob("[0-9]*"))
+        then = f"go on with: {again}" if is_kept else f"delete {plan.folder} and begin anew"
+        raise CannotWrite(error.errno, f"{error}: make room there, then {then}") from None
     finally:
         if display is not None:
             display.close()
@@ -156,18 +174,23 @@ def simulate(
     target: Target = None,
     seed: Seed = None,
     source: From = None,
+    on_death: OnDeath = None,
+    restarts: Restarts = None,
     out_folder: Out = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train under a virtual clock: the real mathematics, as many workers as you like."""
-    from regatta import folders, runs
+    from regatta import folders, lock, runs
+    from regatta.aside import CannotWrite
     from regatta.resolve import resolve, with_workers
 
+    settings = dying(on_death, restarts, settings)
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
+    lock.refuse_if_held(plan.folder)
     folders.refuse_if_taken(plan.folder)
     prepare([run], not as_json)
     if not as_json:
@@ -175,6 +198,9 @@ def simulate(
     display = display_of(run, not as_json)
     try:
         runs.simulate(run, plan, timing_only, display or runs.ignore)
+    except CannotWrite as error:
+        then = f"delete {plan.folder} and simulate again"
+        raise CannotWrite(error.errno, f"{error}: make room there, then {then}") from None
     finally:
         if display is not None:
             display.close()
@@ -209,10 +235,12 @@ def replay(
 
 def _print_summary(events: Path, folder: Path, as_json: bool) -> None:
     from regatta.display import summary_lines
-    from regatta.events import read
+    from regatta.events import read_what_there_is
     from regatta.metrics import summarise
 
-    summary = summarise(read(events))
+    log = read_what_there_is(events)
+    say_what_was_not_read(log.complaints)
+    summary = summarise(log.events)
     if as_json:
         print(json.dumps(asdict(summary) | {"folder": str(folder)}))
         return

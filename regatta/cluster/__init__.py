@@ -14,6 +14,7 @@ from regatta.cluster.jitter import Jitter
 from regatta.cluster.site import Site, placed_on
 from regatta.cluster.sums import Circle, Sums
 from regatta.comm import Load, Seconds
+from regatta.plain import shown
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Cluster(Jitter, Device):
     devices: int = 0  # that there are in all; 0: as many as are asked for
     oversubscribe: bool = False  # more ranks than devices share them
     faults: tuple[str, ...] = ()  # what goes wrong: see cluster/faults.py
+    restart_seconds: Seconds = 0.0  # from a death until all ranks compute again
     price_per_hour: float = 0.0  # of a host; 0: not known
     host_watts: float = 0.0  # of a host without its devices, all the time; 0: not known
     described: Described = field(default_factory=Described)  # hosts that are not all equal
@@ -49,7 +51,7 @@ class Cluster(Jitter, Device):
         refuse_nonsense(
             self, "cluster", ["bandwidth", "local_bandwidth", "per_host"],
             ["latency", "local_latency", "price_per_hour", "sum_latency", "sum_bandwidth",
-             "devices", "host_watts"],
+             "devices", "host_watts", "restart_seconds"],
         )  # fmt: skip
         for fault in self.faults:
             read_fault(fault)
@@ -107,9 +109,9 @@ class Cluster(Jitter, Device):
         found = [read_fault(text) for text in self.faults]
         for fault, text in zip(found, self.faults, strict=True):
             if isinstance(fault, Cut) and fault.host >= hosts:
-                raise ValueError(f"cluster.faults: {text!r}: there are {hosts} hosts, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {hosts} hosts, from 0")
             if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
-                raise ValueError(f"cluster.faults: {text!r}: there are {ranks} ranks, from 0")
+                raise ValueError(f"cluster.faults: {shown(text)}: there are {ranks} ranks, from 0")
         return found
 
     # -- what is charged ----------------------------------------------------------------------

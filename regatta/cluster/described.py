@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from regatta.cluster.checks import refuse_nonsense
 from regatta.cluster.device import Device
 from regatta.comm import Seconds
 from regatta.wording import nearest
+
+_MOST_HOSTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,14 @@ class Kind:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", frozen(self.values))
-        known = [field.name for field in fields(Device)]
+        known = [f.name for f in fields(Device)]
         for name, _ in self.values:
             if name not in known:
                 raise ValueError(nearest(name, known, f"field of device.{self.name}"))
         self.beside(Device())
 
     def beside(self, others: Device) -> Device:
-        said = {field.name: getattr(others, field.name) for field in fields(Device)}
+        said = {f.name: getattr(others, f.name) for f in fields(Device)}
         device = Device(**said | dict(self.values))
         device.check(f"device.{self.name}")
         return device
@@ -80,7 +82,9 @@ class Host:
     link: str = ""  # that every device is joined to the others by; "": local_latency, _bandwidth
     groups: tuple[Bundle, ...] = ()  # devices behind a link to all others, which they share
     direct: tuple[Bundle, ...] = ()  # devices with links of their own to one another
-    topology: str = ""  # or all of this as `nvidia-smi topo -m` prints it, or NCCL's XML
+    topology: str = field(  # or all of this as `nvidia-smi topo -m` prints it, or NCCL's XML
+        default="", metadata={"longest": 1 << 20}
+    )
     paths: tuple[tuple[str, str], ...] = ()  # then: the link that each kind of path is
     card: str = ""  # the link to the switch; "": the cluster's latency and bandwidth
     switch: str = ""  # "": the one that joins all
@@ -145,6 +149,8 @@ class Described:
             names = Counter(part.name for part in parts)
             if twice := [name for name, count in names.items() if count > 1]:
                 raise ValueError(f"there are two of the name {what}.{twice[0]}")
+        if (number := sum(host.count for host in self.hosts)) > _MOST_HOSTS:
+            raise ValueError(f"there are {number} hosts: {_MOST_HOSTS} at most")
         for host in self.hosts:
             where = f"host.{host.name}"
             for kind in host.devices:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from regatta.comm import Seconds
+from regatta.plain import shown
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def read_fault(text: str) -> Fault:
     """From its line; whatever makes no sense is named."""
     kind, *words = text.split() or [""]
     if kind not in _KINDS:
-        raise ValueError(f"cluster.faults: {text!r} is none of {', '.join(_KINDS)}")
-    hint = f"cluster.faults: {text!r} should be like {_example(kind)!r}"
+        raise ValueError(f"cluster.faults: {shown(text)} is none of {', '.join(_KINDS)}")
+    hint = f"cluster.faults: {shown(text)} should be like {_example(kind)!r}"
     given = dict(word.partition("=")[::2] for word in words)
     names = {_SPELLED.get(f.name, f.name): f for f in fields(_KINDS[kind])}
     if set(given) != set(names) or len(given) != len(words):
@@ -80,11 +81,33 @@ def _check(values: dict[str, float], text: str) -> None:
     for name, value in values.items():
         if not 0 <= value < math.inf:
             said = _SPELLED.get(name, name)
-            raise ValueError(f"cluster.faults: {text!r}: {said} must not be negative")
+            raise ValueError(f"cluster.faults: {shown(text)}: {said} must not be negative")
     if values.get("factor") == 0:
-        raise ValueError(f"cluster.faults: {text!r}: factor must be more than 0")
+        raise ValueError(f"cluster.faults: {shown(text)}: factor must be more than 0")
     if "since" in values and values["since"] >= values["until"]:
-        raise ValueError(f"cluster.faults: {text!r}: to must be later than from")
+        raise ValueError(f"cluster.faults: {shown(text)}: to must be later than from")
+
+
+def of_members(faults: Sequence[Fault], members: Sequence[int]) -> list[Fault]:
+    """The same by new numbers: the first of these is rank 0, and so on; others are not there."""
+    found: list[Fault] = []
+    for fault in faults:
+        if isinstance(fault, Cut):
+            found.append(fault)
+        elif fault.rank in members:
+            found.append(replace(fault, rank=members.index(fault.rank)))
+    return found
+
+
+def from_then_on(faults: Sequence[Fault], began: Seconds) -> list[Fault]:
+    """The same on a clock that begins at that moment; who has died by then has come back."""
+    later: list[Fault] = []
+    for fault in faults:
+        if not isinstance(fault, Crash):
+            later.append(replace(fault, since=fault.since - began, until=fault.until - began))
+        elif fault.at > began or not began:
+            later.append(replace(fault, at=fault.at - began))
+    return later
 
 
 def end_of_work(slow: Sequence[Slow], start: Seconds, seconds: Seconds) -> Seconds:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from regatta import plain
 from regatta.cluster import CLUSTERS, Cluster, machines
 from regatta.cluster.tables import cluster_of
 from regatta.wording import nearest
+
+_DEEPEST = 64
+_NAMES = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){64}""")  # one in another: a.b.c
+_ITEMS = re.compile(r"(?:[-?:]\s++){64}")  # of YAML, one in another
 
 
 def known_clusters() -> list[str]:
@@ -37,12 +42,28 @@ def load_cluster(name: str) -> Cluster:
         known = nearest(name, sorted(known_clusters()), "cluster")
         raise ValueError(known + "; or a .toml, .yaml or .json file")
     try:
-        values = _READERS[path.suffix](path.read_text())
+        text = path.read_text()
+        _refuse_depth(text)
+        values = _READERS[path.suffix](text)
     except OSError as error:
         raise ValueError(f"cluster file {path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"cluster file {path} is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"cluster file {path} cannot be read: {error}") from None
+        reason = plain.shortened(plain.printable(str(error)))
+        raise ValueError(f"cluster file {path} cannot be read: {reason}") from None
     return _cluster(values, path)
+
+
+def _refuse_depth(text: str) -> None:
+    """What readers take too long for: time to the square, or all of the stack."""
+    depth = 0
+    for sign in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if sign in "[{" else max(depth - 1, 0)
+        if depth > _DEEPEST:
+            raise RecursionError
+    if _NAMES.search(text) or _ITEMS.search(text):
+        raise RecursionError
 
 
 def _yaml(text: str) -> Any:
@@ -55,7 +76,7 @@ def _yaml(text: str) -> Any:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    ".toml": tomllib.loads, ".json": json.loads, ".yaml": _yaml, ".yml": _yaml,
+    ".toml": tomllib.loads, ".json": plain.loads, ".yaml": _yaml, ".yml": _yaml,
 }  # fmt: skip
 
 

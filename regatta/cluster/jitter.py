@@ -12,6 +12,8 @@ from regatta.cluster.checks import refuse_nonsense
 from regatta.cluster.device import Device, steady
 from regatta.comm import Load, Seconds
 
+_MOST_JITTER = 100.0
+
 
 @dataclass(frozen=True)
 class Jitter:
@@ -33,6 +35,10 @@ class Jitter:
             self, "cluster", ["straggle", "crowded"],
             ["jitter", "stragglers", "uneven", "pauses", "pause_seconds"],
         )  # fmt: skip
+        if not max(self.jitter, self.uneven) <= _MOST_JITTER:
+            raise ValueError(
+                f"cluster.jitter and cluster.uneven are shares of a mean: {_MOST_JITTER:g} at most"
+            )
         if self.pauses > 1:
             raise ValueError(f"cluster.pauses is a chance, 1 at most, not {self.pauses:g}")
         if self.jitter_shape not in ("lognormal", "normal"):

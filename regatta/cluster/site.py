@@ -26,6 +26,8 @@ class Site:
     devices: list[Device]  # of what kind
     crowded: list[bool]  # whether several workers are on the same host
     places: Sequence[Place] = ()  # where hosts are described
+    whole: Site | None = None  # of which only these members are left
+    members: Sequence[int] = ()
 
     @property
     def workers(self) -> int:
@@ -37,9 +39,32 @@ class Site:
 
     def computing(self, cluster: Cluster, rank: int) -> Callable[[Load], Seconds]:
         """How long a load takes on this rank."""
+        if self.whole is not None:
+            return self.whole.computing(cluster, self.members[rank])
         share = self.share_of(rank)
         pace_of, crowded = rank if share is None else share, self.crowded[rank]
         return cluster.times(self.devices[rank], rank, pace_of, self.workers, crowded)
+
+    def among(self, members: Sequence[int]) -> Site:
+        """Where those of its ranks are that are left; each stays where it was."""
+        if tuple(members) == tuple(range(len(self.hosts))):
+            return self
+        number = {member: rank for rank, member in enumerate(members)}
+        servers = [member for member in members if member >= self.workers]
+        owners = [self.owners[member] for member in members]
+        return Site(
+            [self.hosts[member] for member in members],
+            [
+                number.get(share) if (share := self.share_of(each)) is not None else None
+                for each in servers
+            ],
+            [owners.index(owner) for owner in owners],
+            [self.devices[member] for member in members],
+            [self.crowded[member] for member in members],
+            [self.places[member] for member in members] if self.places else (),
+            self,
+            members,
+        )
 
 
 def placed_on(cluster: Cluster, workers: int, shares: Sequence[int | None]) -> Site:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
+from regatta import plain
 from regatta.cluster import Cluster, machines
 from regatta.cluster.described import Bundle, Described, Host, Kind, Link, Switch, frozen
 from regatta.cluster.device import Device
@@ -27,6 +28,7 @@ _LIKE = {
     "direct": 'like [{devices = [0, 1], link = "nvlink"}]',
     "paths": 'like {PIX = "pcie", SYS = "sockets"}',
 }
+_MOST_DIGITS = 4  # of how many devices a host has of one kind
 _OF_KIND = {str: "text", bool: "true or false", int: "a whole number"}
 
 
@@ -84,6 +86,8 @@ def _host(table: Mapping[str, Any], name: str, folder: Path) -> Host:
 def _counted(words: Any) -> list[Any]:
     """`4 v100` stands for four of them."""
     count, _, kind = words.partition(" ") if isinstance(words, str) else ("", "", "")
+    if count.isdecimal() and len(count) > _MOST_DIGITS:
+        raise ValueError(f"host.devices: nobody has {plain.shown(words)}")
     return [kind.strip()] * int(count) if kind and count.isdecimal() else [words]
 
 
@@ -101,7 +105,7 @@ def _printed(name: str, where: str, folder: Path) -> str:
 
 def _part(kind: Any, table: Any, where: str) -> Any:
     if not isinstance(table, dict):
-        raise ValueError(f"{where} must have a table, not {table!r}")
+        raise ValueError(f"{where} must have a table, not {plain.shown(table)}")
     values = _values(table, kind, where)
     for field in fields(kind):
         if field.default is MISSING and field.name not in values:
@@ -121,27 +125,15 @@ def _values(
     prefix = f"{where}." if where else ""
     values: dict[str, Any] = {}
     for name, given in table.items():
+        if not isinstance(name, str):  # as YAML may have it
+            raise ValueError(f"{plain.shown(name)} is no name of a field of {where or 'Cluster'}")
         field, (times, by) = without_unit(name, prefix)
         if field not in known:
             raise ValueError(nearest(name, known, f"field of {where or 'Cluster'}"))
         if field in values:
             raise ValueError(f"{prefix}{field} is told twice")
-        if not _fits(hints[field], given):
+        if not plain.fits(hints[field], given):
             what = _OF_KIND.get(hints[field]) or _LIKE.get(field, "a number")
-            raise ValueError(f"{prefix}{name} must be {what}, not {given!r}")
+            raise ValueError(f"{prefix}{name} must be {what}, not {plain.shown(given)}")
         values[field] = frozen(given) if field == name else given * times / by
     return values
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value as files have it can stand for a field: tuples are lists there."""
-    if get_origin(kind) is not tuple:
-        wanted = int | float if kind is float else kind
-        return isinstance(value, wanted) and (kind is bool or not isinstance(value, bool))
-    inner, *others = get_args(kind)
-    is_pair = others != [...]
-    return (
-        isinstance(value, list)
-        and all(_fits(inner, each) for each in value)
-        and (not is_pair or len(value) == 1 + len(others))
-    )

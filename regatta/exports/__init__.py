@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,10 @@ from typing import Any
 
 from regatta.config import nearest
 from regatta.events import Event, Started, read_what_there_is
+from regatta.folders import read_stored
 from regatta.metrics import Summary, summarise
+
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,12 @@ class Source:
 
     @property
     def task(self) -> str:
-        name: str = self.stored.get("run", {}).get("task", {}).get("name", "unknown")
-        return name
+        return self.name_of("task")
+
+    def name_of(self, part: str) -> str:
+        """Of a component of the run, if run.json tells it."""
+        value = self.stored.get("run", {}).get(part)
+        return str(value.get("name", UNKNOWN)) if isinstance(value, dict) else UNKNOWN
 
 
 def source(folder: Path) -> Source:
@@ -41,10 +47,10 @@ def source(folder: Path) -> Source:
     started = next(e for e in log.events if isinstance(e, Started))
     complaints, stored = list(log.complaints), {}
     try:
-        stored = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError) as error:
-        complaints.append(f"{folder / 'run.json'} cannot be read ({error})")
-    began = float(stored.get("began", 0.0)) if started.world == "processes" else 0.0
+        stored = read_stored(folder)
+    except ValueError as error:
+        complaints.append(str(error))
+    began = (stored.get("began") or 0.0) if started.world == "processes" else 0.0
     return Source(folder, log.events, summary, started, stored, began, complaints)
 
 

@@ -7,6 +7,7 @@ own name; accuracies are in per cent.
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from regatta.exports import Source
 
 def write(run: Source, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
-    stem = f"{run.task}-{run.summary.strategy}-{run.summary.workers}w-seed{run.summary.seed}"
+    task = re.sub(r"[^\w.+-]+", "-", run.task)  # no part of a path
+    strategy = re.sub(r"[^\w.+-]+", "-", run.summary.strategy)
+    stem = f"{task}-{strategy}-{run.summary.workers}w-seed{run.summary.seed}"
     about, curve = out / f"{stem}.json", out / f"{stem}.tsv"
     curve.write_text(_curve(run))
     about.write_text(json.dumps(_about(run, curve.name), indent=4) + "\n")

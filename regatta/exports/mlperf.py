@@ -43,7 +43,6 @@ Entry = tuple[float, str, str, Any, dict[str, Any]]
 def _entries(run: Source, benchmark: str | None) -> Iterator[Entry]:
     started, machine = run.started, run.stored.get("environment", {})
     platform = f"{machine.get('machine', _UNKNOWN)}, {machine.get('cores', '?')} cores"
-    optimiser = run.stored.get("run", {}).get("optimiser", {})
     yield 0.0, _POINT, "cache_clear", False, {}  # caches of the system are left alone
     yield 0.0, _START, "init_start", None, {}
     about_run = {
@@ -54,7 +53,7 @@ def _entries(run: Source, benchmark: str | None) -> Iterator[Entry]:
         "submission_platform": platform,
         "seed": started.seed,
         "global_batch_size": started.workers * started.minibatch,
-        "opt_name": optimiser.get("name", _UNKNOWN),
+        "opt_name": run.name_of("optimiser"),
         "opt_base_learning_rate": started.lr,
         "train_samples": started.train_samples,
         "eval_samples": started.eval_samples,

@@ -266,18 +266,24 @@ class Part:
         return tensors, numbers
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        weights = tensors["weights"]
-        if weights.shape != self._vector.shape:
-            raise ValueError(
-                f"the checkpoint's model has {weights.numel()} numbers, this one "
-                f"{self._vector.numel()}: it belongs to another task or model"
-            )
+        weights = like(self._vector, tensors["weights"], "model")
         self._vector, self._handed_out, self._is_guest = weights, True, False
         self.steps, self.version = numbers["steps"], numbers["version"]
         remembered = under("optimiser.", tensors)
         if remembered:
-            vectors = [remembered[name] for name in self._optimiser.memory]
+            parameters = self._vector[: self.span.num_parameters]
+            vectors = [like(parameters, remembered[n], n) for n in self._optimiser.memory]
             self._take_memory(Memory(vectors, numbers["optimiser_steps"]))
+
+
+def like(wanted: Tensor, found: Tensor, what: str) -> Tensor:
+    """Refuses a tensor that cannot have stood where this one stands."""
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        raise ValueError(
+            f"the checkpoint's {what} has {found.numel()} numbers of {found.dtype}, this one "
+            f"{wanted.numel()} of {wanted.dtype}: it belongs to another task or model"
+        )
+    return found
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from regatta.learn.layers import split
 from regatta.learn.layout import Stretch
 from regatta.learn.natural import Gradient, Plain
 from regatta.learn.optimisers import Optimiser
-from regatta.learn.part import Part, under
+from regatta.learn.part import Part, like, under
 from regatta.learn.scattered import Scattered, Turns
 from regatta.learn.stage import Stage
 
@@ -94,7 +94,7 @@ class Replica(Part):
         self._preconditioner = (gradient or Plain()).preconditioner(body.model)
         if not body.is_shared:
             self.bind()  # from here on the model needs no memory of its own
-        self._changed = changed  # type: ignore[method-assign]
+        self.tell(changed)
 
     # -- what a strategy sees ---------------------------------------------------------------
 
@@ -243,6 +243,10 @@ class Replica(Part):
         finally:
             self.model.train()
 
+    def tell(self, changed: Callable[[], None]) -> None:
+        """Who wants to look whenever the weights have changed."""
+        self._changed = changed  # type: ignore[method-assign]
+
     def statistics(self) -> Tensor:
         """The buffers' part of the present weights."""
         return self._vector[self.layout.num_parameters : -1].clone()
@@ -357,7 +361,8 @@ class Replica(Part):
         super().restore(tensors, numbers)
         self.turns = numbers["turns"]
         self.counters = numbers["counters"]
-        self.slots = under("slot.", tensors)
+        slots = under("slot.", tensors)
+        self.slots = {name: like(self._vector, slot, name) for name, slot in slots.items()}
         for name, of_part in numbers["parts"].items():
             self._part(name).restore(under(f"part.{name}.", tensors), of_part)
         if self._preconditioner is not None:
@@ -366,4 +371,4 @@ class Replica(Part):
         self.bind()
         local = self.body.local()
         for name, value in under("local.", tensors).items():
-            local[name].copy_(value)
+            local[name].copy_(like(local[name], value, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from torch import Tensor
 
@@ -54,6 +55,12 @@ class TimingPart:
     def load_optimiser_state(self, vector: Vector) -> None: ...
     def reset_optimiser(self) -> None: ...
     def _changed(self) -> None: ...
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {"steps": self.steps, "version": self.version}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        self.steps, self.version = numbers["steps"], numbers["version"]
 
 
 class TimingStage(Turns):
@@ -172,6 +179,9 @@ class TimingReplica(TimingPart):
         self._stages: dict[tuple[int, int], TimingPart] = {}
         self._rehearsal = rehearsal
         self._seed = seed
+        self.tell(changed)
+
+    def tell(self, changed: Callable[[], None]) -> None:
         self._changed = changed  # type: ignore[method-assign]
 
     def __aiter__(self) -> AsyncIterator[Vector]:
@@ -262,3 +272,21 @@ class TimingReplica(TimingPart):
 
     def pick(self, among: int) -> int:
         return mixed_seed(self._seed, self.comm.rank, self.turns, among) % among
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, numbers = super().state()
+        numbers |= {"turns": self.turns, "counters": self.counters}
+        numbers["slots"] = {name: (slot.nbytes, slot.count) for name, slot in self.slots.items()}
+        for kind, parts in (("parts", self._parts), ("stages", self._stages)):
+            numbers[kind] = [(*place, part.state()[1]) for place, part in parts.items()]
+        return tensors, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        super().restore(tensors, numbers)
+        self.turns, self.counters = numbers["turns"], numbers["counters"]
+        self.slots = {name: _phantom(*slot) for name, slot in numbers["slots"].items()}
+        for number, of, part in numbers["parts"]:
+            self.part(number, of).restore(tensors, part)
+        for number, of, part in numbers["stages"]:
+            self.stage(number, of, 1)  # which makes its part
+            self._stages[number, of].restore(tensors, part)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regatta import runs
 from regatta.config import Run
+from regatta.death import AUTO
 from regatta.events import Ended, read_what_there_is
 from regatta.folders import Plan, make_folder
+from regatta.lock import refuse_if_held
 from regatta.race.entries import (
     FILE,
     TUNING_SEED,
@@ -25,6 +27,7 @@ from regatta.race.entries import (
 from regatta.race.tuning import best, rates_of, trials
 from regatta.resuming import UNFINISHED
 from regatta.start import hand_down, keep, pinned
+from regatta.strategies.fate import STOP
 
 FAILURE = "failure.json"  # beside the events of a run that broke
 
@@ -95,10 +98,11 @@ def has_ended(home: Path) -> bool:
 
 
 def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce) -> None:
+    refuse_if_held(home)
     if home.exists():  # broken off: its times would not be those of an undisturbed run
         shutil.rmtree(home)
     watch = announce(start)
-    plan = Plan(recipe, hand_down(start.run, folder, home), home)
+    plan = Plan(recipe, _undisturbed(hand_down(start.run, folder, home)), home)
     try:
         if start.lane.world == VIRTUAL:
             runs.simulate(plan.run, plan, watch=watch)
@@ -111,6 +115,13 @@ def _run(recipe: str, start: Start, folder: Path, home: Path, announce: Announce
         (home / FAILURE).write_text(json.dumps({"error": str(error)}) + "\n")
     if _was_interrupted(home):
         raise KeyboardInterrupt
+
+
+def _undisturbed(run: Run) -> Run:
+    """Or none: the time of a run that has lost a rank is not that of its strategy."""
+    if run.death.then != AUTO or run.cluster.faults:
+        return run
+    return replace(run, death=replace(run.death, then=STOP))
 
 
 def _was_interrupted(home: Path) -> bool:

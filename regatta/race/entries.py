@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from regatta import config, start
+from regatta import config, plain, start
+from regatta.aside import write_aside
 from regatta.config import Run
 from regatta.engine import order_of
 from regatta.folders import environment
@@ -251,28 +252,43 @@ def declare(race: Race, folder: Path, command: str) -> None:
     """Written before anything runs: what is claimed later was said first."""
     values = {"regatta_race": _VERSION, "command": command} | asdict(race)
     values["environment"] = environment()
-    aside = folder / (FILE + ".tmp")
-    aside.write_text(json.dumps(values, indent=1) + "\n")
-    aside.replace(folder / FILE)
+    write_aside(folder / FILE, (json.dumps(values, indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """Of what types the values of a race.json are."""
+
+    recipe: str
+    lanes: list[dict[str, Any]]
+    seeds: list[int]
+    target: float | None = None
+    last: int = 1
+    tune: int = 0
+    settings: list[str] = field(default_factory=list)
+    command: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
 
 
 def declared(folder: Path) -> tuple[Race, dict[str, Any]]:
     """The race of a folder, and all that its file says."""
     path = folder / FILE
     try:
-        values = json.loads(path.read_text())
-        if values.get("regatta_race") not in _READABLE:
+        values = plain.loads(path.read_text())
+        if not isinstance(values, dict) or values.get("regatta_race") not in _READABLE:
             raise ValueError("not written by this version of Regatta")
-        known = {f.name for f in fields(Race)}
-        arguments = {name: value for name, value in values.items() if name in known}
-        arguments["lanes"] = [
-            Lane(**(lane | {"settings": tuple(lane.get("settings", ()))}))
-            for lane in arguments["lanes"]
-        ]
-        for name in ("lanes", "seeds", "settings"):
-            arguments[name] = tuple(arguments[name])
-        return Race(**arguments), values
-    except OSError:
+        said = plain.made(_Declared, values)
+        arguments = {f.name: getattr(said, f.name) for f in fields(Race)}
+        arguments |= {"seeds": tuple(said.seeds), "settings": tuple(said.settings)}
+        return Race(**arguments | {"lanes": tuple(map(_lane, said.lanes))}), values
+    except FileNotFoundError:
         raise ValueError(f"{folder} holds no race: {path} does not exist") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def _lane(values: dict[str, Any]) -> Lane:
+    lane = plain.made(Lane, values)
+    return replace(lane, settings=tuple(lane.settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -9,8 +10,10 @@ from pathlib import Path
 
 from regatta import config
 from regatta.config import Run
+from regatta.plain import shortened, shown
 from regatta.race.entries import with_values
 
+_MOST_RUNS = 1000  # combinations of settings in one race
 _OWN_OPTIONS = {
     "strategy": "--strategies", "workers": "--workers", "minibatch": "--minibatch",
     "seed": "--seed and --seeds",
@@ -59,7 +62,7 @@ def grid_of(run: Run, settings: Sequence[str]) -> Grid:
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
-            raise ValueError(f"--set {setting!r} is not of the form name=value")
+            raise ValueError(f"--set {shown(setting)} is not of the form name=value")
         name = config.full_name(run, name)
         _refuse_owned(name)
         values = _values(run, name, text)
@@ -69,6 +72,8 @@ def grid_of(run: Run, settings: Sequence[str]) -> Grid:
         run = _checked(run, name, values)[0]
     _refuse_given_twice(given)
     varying = [[f"{name}={v}" for v in values] for name, values in given if len(values) > 1]
+    if math.prod(map(len, varying)) > _MOST_RUNS:
+        raise ValueError(f"--set asks for more than {_MOST_RUNS} combinations: leave some out")
     return Grid(
         tuple(f"{name}={';'.join(values)}" for name, values in given), tuple(product(*varying))
     )
@@ -81,15 +86,24 @@ def _refuse_owned(name: str) -> None:
 
 
 def _values(run: Run, name: str, text: str) -> list[str]:
-    if Path(text).exists():  # whatever its name is made of
+    if _is_file(text):  # whatever its name is made of
         return [text]
     parts = text.split(";")
     if len(parts) == 1 and config.commas_part_values(run, name, text):
         parts = text.split(",")
     values = [part.strip() for part in parts]
     if len(values) > 1 and "" in values:
-        raise ValueError(f"--set {name}={text}: a value is missing")
+        raise ValueError(f"--set {name}={shortened(text)}: a value is missing")
+    if len(values) > _MOST_RUNS:
+        raise ValueError(f"--set {name} has {len(values)} values: {_MOST_RUNS} at most")
     return values
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # it could not even be the name of one
+        return False
 
 
 def _checked(run: Run, name: str, values: Sequence[str]) -> list[Run]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from regatta import plain
 from regatta.arrival import Level
 from regatta.events import Event, read_what_there_is
+from regatta.folders import read_stored
 from regatta.metrics import BROKEN_OFF, Summary, summarise
 from regatta.race.course import FAILURE
 from regatta.race.entries import Lane, declared, home_of, label_lanes
@@ -205,7 +206,7 @@ def of_race(folder: Path) -> Outcome:
         higher_is_better=first.higher_is_better if first else True,
         seeds=race.seeds,
         tune=race.tune,
-        command=str(values.get("command", "")),
+        command=plain.printable(str(values.get("command", ""))),
         environment=dict(values.get("environment", {})),
         complaints=tuple(complaints),
         lanes=race.lanes,
@@ -225,10 +226,10 @@ def of_run(folder: Path) -> Outcome:
         complaints.append(f"{folder} has not ended: what it did until then is shown")
     environment: dict[str, Any] = {}
     try:
-        stored = json.loads((folder / "run.json").read_text())
+        stored = read_stored(folder)
         environment, recipe = stored["environment"], Path(stored["recipe"].partition(":")[0]).stem
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        complaints.append(f"{folder / 'run.json'} cannot be read ({error})")
+    except ValueError as error:
+        complaints.append(str(error))
         recipe = folder.name
     lane = Lane(summary.spec, summary.workers, summary.minibatch, summary.world)
     finish = Finish(lane, summary.seed, folder, summary, log.events)
@@ -289,7 +290,7 @@ def _other_targets(standings: Sequence[Standing], target: float | None) -> list[
 
 def _reason(path: Path) -> str:
     try:
-        return str(json.loads(path.read_text())["error"])
+        return plain.printable(str(plain.loads(path.read_text())["error"]))
     except (OSError, ValueError, KeyError, TypeError):
         return "its reason cannot be read"
 

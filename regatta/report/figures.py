@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from regatta.events import Evaluated, Progress
@@ -226,7 +227,7 @@ def _line(
         "legendgroup": standing.label,
         "showlegend": is_first,
         "opacity": 0.75 if several else 1.0,
-        "hovertemplate": f"{standing.label}, seed {finish.seed}<br>"
+        "hovertemplate": f"{escape(standing.label)}, seed {finish.seed}<br>"
         "%{x:.4g}: %{y:.4f}<extra></extra>",
     }
 

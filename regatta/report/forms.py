@@ -20,23 +20,28 @@ from regatta.report.tta import reached_levels
 
 
 def as_markdown(outcome: Outcome) -> str:
-    parts = [f"# {outcome.title}", "", verdict(outcome), ""]
-    parts += [f"Began with {start}.\n" for start in outcome.starts]
+    parts = [f"# {_text(outcome.title)}", "", _text(verdict(outcome)), ""]
+    parts += [f"Began with {_text(start)}.\n" for start in outcome.starts]
     parts += map(markdown_of, all_tables(outcome))
-    parts += [f"- {complaint}" for complaint in outcome.complaints]
+    parts += [f"- {_text(complaint)}" for complaint in outcome.complaints]
     if outcome.command:
-        parts += ["", f"Made by `{outcome.command}`"]
+        parts += ["", f"Made by `{outcome.command.replace('`', '')}`"]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def markdown_of(table: Table) -> str:
     rule = ["---"] * table.words + ["---:"] * (len(table.headings) - table.words)
     lines = [_line(row) for row in (table.headings, rule, *table.rows)]
-    return "\n".join([f"## {table.title}", "", *lines, "", table.note, ""])
+    return "\n".join([f"## {_text(table.title)}", "", *lines, "", _text(table.note), ""])
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_text(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _text(text: str) -> str:
+    """Whoever shows Markdown may take a name from a file for HTML."""
+    return text.replace("<", "&lt;")
 
 
 def as_csv(outcome: Outcome) -> str:

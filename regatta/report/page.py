@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import fields
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from plotly.offline import get_plotlyjs
 
 from regatta.metrics import Summary
+from regatta.plain import printable
 from regatta.race.outcome import Outcome
 from regatta.race.verdict import verdict
 from regatta.report.cells import Table
 from regatta.report.drawing import Figure
 from regatta.report.figures import all_figures
+from regatta.report.forms import finite
 from regatta.report.tables import all_tables
 
 _STYLE = """
@@ -74,25 +77,25 @@ addEventListener("afterprint", () => resize(null, null));
 
 def html(outcome: Outcome) -> str:
     figures = all_figures(outcome)
-    data = [{"name": f.name, "data": f.data, "layout": f.layout} for f in figures]
+    data = [_as_text({"name": f.name, "data": f.data, "layout": f.layout}) for f in figures]
     body = [
-        f"<h1>{escape(_title(outcome))}</h1>",
-        f'<p class="verdict">{escape(verdict(outcome))}</p>',
-        *(f'<p class="note">Began with {escape(start)}.</p>' for start in outcome.starts),
+        f"<h1>{_text(_title(outcome))}</h1>",
+        f'<p class="verdict">{_text(verdict(outcome))}</p>',
+        *(f'<p class="note">Began with {_text(start)}.</p>' for start in outcome.starts),
         _complaints(outcome.complaints),
         *(_table(table) for table in all_tables(outcome)),
         *(_figure(figure) for figure in figures),
         _reproduce(outcome),
         _runs(outcome),
     ]
-    # A tag that ends a script must not stand inside one.
-    packed = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    # Inside a script no tag may begin, be it in a text.
+    packed = json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c")
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(_title(outcome))}</title>",
+            f"<title>{_text(_title(outcome))}</title>",
             f"<style>{_STYLE}</style>",
             f"<script>{get_plotlyjs()}</script>",
             "</head><body>",
@@ -102,6 +105,20 @@ def html(outcome: Outcome) -> str:
             "</body></html>",
         ]
     )
+
+
+def _as_text(value: Any) -> Any:
+    """Names come from files, and plotly takes texts for HTML; it shows them as they stand."""
+    if isinstance(value, str):
+        return escape(printable(value), quote=False)
+    if isinstance(value, dict):  # of templates the names are escaped already
+        return {n: v if n == "hovertemplate" else _as_text(v) for n, v in value.items()}
+    return list(map(_as_text, value)) if isinstance(value, list | tuple) else value
+
+
+def _text(words: str) -> str:
+    """Words of unknown origin as HTML that shows them, and does nothing else."""
+    return escape(printable(words))
 
 
 def _title(outcome: Outcome) -> str:
@@ -114,7 +131,7 @@ def _title(outcome: Outcome) -> str:
 def _complaints(complaints: Sequence[str]) -> str:
     if not complaints:
         return ""
-    items = "".join(f"<li>{escape(complaint)}</li>" for complaint in complaints)
+    items = "".join(f"<li>{_text(complaint)}</li>" for complaint in complaints)
     return f'<ul class="complaints">{items}</ul>'
 
 
@@ -128,22 +145,22 @@ def _table(table: Table) -> str:
         bodies[-1] += _row(table, "td", row)
     rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return (
-        f'<section><h2>{escape(table.title)}</h2><div class="scroll"><table{kind}>{head}{rows}'
-        f'</table></div><p class="note">{escape(table.note)}</p></section>'
+        f'<section><h2>{_text(table.title)}</h2><div class="scroll"><table{kind}>{head}{rows}'
+        f'</table></div><p class="note">{_text(table.note)}</p></section>'
     )
 
 
 def _row(table: Table, tag: str, cells: Sequence[str]) -> str:
     kinds = [' class="words"' if n < table.words else "" for n in range(len(cells))]
     pairs = zip(kinds, cells, strict=True)
-    return f"<tr>{''.join(f'<{tag}{kind}>{escape(c)}</{tag}>' for kind, c in pairs)}</tr>"
+    return f"<tr>{''.join(f'<{tag}{kind}>{_text(c)}</{tag}>' for kind, c in pairs)}</tr>"
 
 
 def _figure(figure: Figure) -> str:
     return (
-        f"<section><h2>{escape(figure.title)}</h2><figure>"
+        f"<section><h2>{_text(figure.title)}</h2><figure>"
         f'<div class="plot" id="{figure.name}"></div>'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure></section>"
+        f"<figcaption>{_text(figure.caption)}</figcaption></figure></section>"
     )
 
 
@@ -153,8 +170,8 @@ def _reproduce(outcome: Outcome) -> str:
         "learning rates": f"tuned, {outcome.tune} trials each" if outcome.tune else "untuned",
         "Regatta": _version(),
     } | {name.replace("_", " "): str(value) for name, value in outcome.environment.items()}
-    command = f"<pre>{escape(outcome.command)}</pre>" if outcome.command else ""
-    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
+    command = f"<pre>{_text(outcome.command)}</pre>" if outcome.command else ""
+    items = "".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in facts.items())
     return f"<section><h2>How to make it again</h2>{command}<dl>{items}</dl></section>"
 
 

@@ -21,6 +21,7 @@ from regatta.report.cells import (
     without_empty_columns,
 )  # fmt: skip
 from regatta.report.combinations import combinations, families
+from regatta.report.deaths import deaths
 from regatta.report.nodes import accuracies, throughputs
 from regatta.report.tta import tta_beyond_target
 from regatta.statistics import Comparison
@@ -33,7 +34,13 @@ def all_tables(outcome: Outcome) -> list[Table]:
     made = [standings(outcome), combinations(outcome), families(outcome), levels(outcome)]
     made += [throughputs(outcome), accuracies(outcome)]
     made += [tta_beyond_target(outcome), speed(outcome), accuracy(outcome)]
-    made += [resources(outcome), cost(outcome), predictions(outcome), tuning(outcome)]
+    made += [
+        deaths(outcome),
+        resources(outcome),
+        cost(outcome),
+        predictions(outcome),
+        tuning(outcome),
+    ]
     return [table for table in made if table is not None and table.rows]
 
 
@@ -200,15 +207,18 @@ def resources(outcome: Outcome) -> Table:
                 one_or_none([s.mean_staleness for s in all_of_it], "{:.2f}"),
                 one_or_none([s.dropped_share for s in all_of_it], "{:.1%}")
                 if any(s.dropped_share for s in all_of_it) else "",
+                next((f"rank {s.slowest.rank}, {s.slowest.times:.2f}x" for s in all_of_it
+                      if s.slowest is not None), ""),
                 one_or_none([s.joules for s in all_of_it], "{:,.0f} J") or "not measured",
             ]
         )  # fmt: skip
     table = Table(
         "Where the time went, and what was moved",
         "Medians over the seeds. Waiting is the share of the workers' time; cores are those that "
-        "a rank kept busy in the mean, sampled while it ran.",
+        "a rank kept busy in the mean, sampled while it ran. Slowest: the worker that computed "
+        "much longer a turn than the others, and how many times as long.",
         ["strategy", "waiting", "cores busy", "GPU busy", "memory a rank", "moved", "messages",
-         "staleness", "dropped", "energy"],
+         "staleness", "dropped", "slowest", "energy"],
         rows,
     )  # fmt: skip
     return without_empty_columns(table)

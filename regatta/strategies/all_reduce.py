@@ -8,6 +8,7 @@ from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
+from regatta.strategies.fate import IN_STEP
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class AllReduce(Strategy):
     """Synchronous: all workers step together with the mean of their gradients."""
 
     name = "all-reduce"
+    fates = IN_STEP
     source = "Hu et al., section 2.1"
     rests_every = 1
     modes = ("", *(f"compress={code}" for code in ("fp16", "int8", "one-bit", "top-k/0.3")),

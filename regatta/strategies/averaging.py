@@ -11,6 +11,7 @@ from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
+from regatta.strategies.fate import IN_STEP
 from regatta.strategies.kaldi import NUMBER_BYTES, Schedule, everybodys, is_kept
 from regatta.strategies.outer import BlockMomentum, CntkBlockMomentum, DiLoCo, Outer, WithMomentum
 
@@ -32,6 +33,7 @@ class Averaging(Strategy):
     """Model averaging: train apart, replace all models by their mean every `period` minibatches."""
 
     name = "averaging"
+    fates = IN_STEP
     steps_alone = True
     answer = "meeting"
     source = "Su & Chen; Chen & Huo (BMUF); Douillard et al. (DiLoCo); Kaldi's schedule"

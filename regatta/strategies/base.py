@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from regatta.comm import Comm, Vector
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
+from regatta.strategies.fate import Fate, Fates
 
 Answer = Literal["worker 0", "server", "meeting"]
 
@@ -61,6 +62,17 @@ class Strategy:
         """Why one worker alone does not do what plain stochastic gradient descent does, if so."""
         return ""
 
+    @property
+    def fates(self) -> Fates:
+        """By role, what follows when a rank of it dies: `worker`, `server`, and `holder` where
+
+        the worker that holds the answer fares otherwise than the others.
+        """
+        raise ValueError(
+            f"{self.name} does not say what follows the death of a rank: let it declare `fates`, "
+            "as docs/add-a-strategy.md tells"
+        )
+
     def groups(self, workers: int, hosts: Sequence[int]) -> Mapping[str, Sequence[int]]:
         """Sub-groups for collective operations, by name; `hosts` has every worker's host."""
         return {}
@@ -81,6 +93,12 @@ class Strategy:
 
     def holder(self, workers: int) -> int:
         return workers if self.answer == "server" else 0
+
+    def fate_of(self, rank: int, workers: int) -> Fate:
+        role = "worker" if rank < workers else "server"
+        if rank == self.holder(workers) and "holder" in self.fates:
+            role = "holder"
+        return self.fates[role]
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.worker if rank < workers else self.server

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from regatta.comm import EMPTY, GOODBYE, Comm, Vector
+from regatta.comm import EMPTY, GONE, GOODBYE, Comm, Vector
 from regatta.compress import NONE, code_for_models
 from regatta.compress.line import Line, line_bytes
 from regatta.compress.reduce import reduced_exchange, reducer
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy, hand_over, take_back
+from regatta.strategies.fate import FREE_BY_A_SERVER, IN_STEP, Fates
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Elastic(Strategy):
     @property
     def num_servers(self) -> int:
         return 0 if self.mode == "sync" else 1
+
+    @property
+    def fates(self) -> Fates:
+        return IN_STEP if self.mode == "sync" else FREE_BY_A_SERVER
 
     def role(self, rank: int, workers: int) -> Callable[[Comm, Replica], Coroutine[Any, Any, None]]:
         return self.peer if self.mode == "sync" else super().role(rank, workers)
@@ -138,11 +143,11 @@ class Elastic(Strategy):
 
     async def server(self, comm: Comm, replica: Replica) -> None:
         line = Line(code_for_models(self.compress), comm, replica, feedback=False)
-        left = 0
-        while left < comm.size - 1:
+        visitors = set(range(comm.size - 1))
+        while visitors:
             message = await comm.recv()
-            if message.tag == GOODBYE:
-                left += 1
+            if message.tag in (GOODBYE, GONE):
+                visitors.discard(message.src)
                 continue
             alpha = self.pull(comm.size - 1)
             visitor, count = line.decoded(message), message.version

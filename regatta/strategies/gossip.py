@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from regatta.comm import EMPTY, GOODBYE, Comm, Message, Vector
+from regatta.comm import EMPTY, GONE, GOODBYE, Comm, Message, Vector
 from regatta.compress import NONE, code_for_models
 from regatta.compress.line import Line, line_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy, hand_over, take_back
+from regatta.strategies.fate import FREE
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Gossip(Strategy):
     """Decentralised, asynchronous: each worker averages with one random neighbour at a time."""
 
     name = "gossip"
+    fates = FREE
     steps_alone = True
     answer = "meeting"
     deterministic = False
@@ -42,11 +44,12 @@ class Gossip(Strategy):
     async def active(self, comm: Comm, replica: Replica) -> None:
         take_back(replica)
         line = Line(code_for_models(self.compress), comm, replica, self.feedback)
-        neighbours = range(1, comm.size, 2)
+        neighbours = list(range(1, comm.size, 2))
         asked = None
         async for gradient in replica.unwritten:  # computed while the two models travel
             if asked is not None:
-                await self.take_answer(comm, replica, line, asked)
+                if not await self.answers(comm, replica, line, asked):
+                    neighbours.remove(asked)
                 asked = None
             replica.step(gradient)
             del gradient  # the next may have its memory
@@ -54,43 +57,49 @@ class Gossip(Strategy):
                 asked = neighbours[replica.pick(len(neighbours))]
                 await line.send(asked, replica.weights, replica.version)
         if asked is not None:
-            await self.take_answer(comm, replica, line, asked)
+            await self.answers(comm, replica, line, asked)
         for neighbour in neighbours:
             await comm.send(neighbour, EMPTY, tag=GOODBYE)
         await self.close(comm, replica)
 
-    async def take_answer(self, comm: Comm, replica: Replica, line: Line, asked: int) -> None:
-        answer = line.decoded(await comm.recv(asked))
-        await comm.compute(partial(_average, replica, answer), replica.merging)
+    async def answers(self, comm: Comm, replica: Replica, line: Line, asked: int) -> bool:
+        """Whether the neighbour lives; then the own model meets the one that it has sent."""
+        answer = await comm.recv(asked)
+        if answer.tag == GONE:
+            return False
+        await comm.compute(partial(_average, replica, line.decoded(answer)), replica.merging)
+        return True
 
     async def passive(self, comm: Comm, replica: Replica) -> None:
         take_back(replica)
         line = Line(code_for_models(self.compress), comm, replica, self.feedback)
-        asking = len(range(0, comm.size, 2))
+        asking = set(range(0, comm.size, 2))
         async for gradient in replica.unwritten:
             while asking and (request := await comm.poll()) is not None:
-                asking -= await self.answered(comm, replica, line, request)
+                await self.respond(comm, replica, line, request, asking)
             replica.step(gradient)
             del gradient  # the next may have its memory
         while asking:
-            asking -= await self.answered(comm, replica, line, await comm.recv())
+            await self.respond(comm, replica, line, await comm.recv(), asking)
         await self.close(comm, replica)
 
-    async def answered(self, comm: Comm, replica: Replica, line: Line, request: Message) -> bool:
-        """Whether that was the last that the sender had to ask."""
-        if request.tag == GOODBYE:
-            return True
+    async def respond(
+        self, comm: Comm, replica: Replica, line: Line, request: Message, asking: set[int]
+    ) -> None:
+        """Meet the sender's model, unless it will ask no more."""
+        if request.tag in (GOODBYE, GONE):
+            asking.discard(request.src)
+            return
         await line.send(request.src, replica.weights, replica.version)
         await comm.compute(partial(_average, replica, line.decoded(request)), replica.merging)
-        return False
 
     async def close(self, comm: Comm, replica: Replica) -> None:
         """The answer: the mean of all models, with the statistics by the steps behind them."""
         own = replica.weights
         total = await comm.all_reduce(replica.spliced(own, own * replica.steps))
         # Where nobody has ever made a step, all are what they were at first.
-        answer = replica.spliced(total / comm.size, replica.mean(total)) if total[-1] else own
-        hand_over(replica, answer)
+        mean = total / len(comm.present)
+        hand_over(replica, replica.spliced(mean, replica.mean(total)) if total[-1] else own)
 
     def exchange(self, workers: int, turns: int, vector: Layout) -> Exchange:
         active, passive = (workers + 1) // 2, workers // 2

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, attrgetter, itemgetter
 
-from regatta.comm import ANY, DATA, GOODBYE, LAST, WORLD, Comm, Load, Message, Op, Vector
+from regatta.comm import (
+    ANY,
+    DATA,
+    GONE,
+    GOODBYE,
+    LAST,
+    WORLD,
+    Comm,
+    Load,
+    Message,
+    Op,
+    Vector,
+)
 from regatta.compress import NONE, code, code_for_models
 from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
@@ -16,6 +28,12 @@ from regatta.learn.part import Part
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Answer, Exchange, Strategy
 from regatta.strategies.counter import Servers, one_way
+from regatta.strategies.fate import (
+    FREE_BY_A_SERVER,
+    FREE_BY_SERVERS,
+    IN_STEP_BY_A_SERVER,
+    Fates,
+)
 from regatta.strategies.team import HOST, Team, check_group, leaders, team_exchange, teams
 
 AUTO = "auto"
@@ -62,6 +80,12 @@ class ParameterServer(Strategy):
     @property
     def num_servers(self) -> int:
         return self.servers
+
+    @property
+    def fates(self) -> Fates:
+        if self.mode == "sync" and not self.backup:
+            return IN_STEP_BY_A_SERVER
+        return FREE_BY_A_SERVER if self.servers == 1 else FREE_BY_SERVERS
 
     @property
     def unlike_plain(self) -> str:
@@ -247,8 +271,8 @@ class _Desk:
         if message.tag == LAST:  # from a server that all workers have left already
             self.stripes[message.src] = message.data
             return None
-        if message.tag == GOODBYE:
-            del self.present[message.src]
+        if message.tag in (GOODBYE, GONE):
+            self.present.pop(message.src, None)
             return None
         if self._in is not None:
             message.data = self._in.decode(message.data)
@@ -270,8 +294,9 @@ class _Desk:
             encode = partial(self._out.encode, weights)
             weights = await self.comm.compute(encode, self.part.merging)
         for worker in self.rotated(workers):
-            self.present[worker] = version
-            await self.comm.send(worker, weights, DATA, version)
+            if worker in self.present:  # nor was it the last thing it did
+                self.present[worker] = version
+                await self.comm.send(worker, weights, DATA, version)
 
     def rotated(self, workers: Sequence[int]) -> Sequence[int]:
         """Servers begin with different workers, so that not all send to the same one at once."""

@@ -10,6 +10,7 @@ from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.learn.stage import Stage
 from regatta.strategies.base import Exchange, Strategy
+from regatta.strategies.fate import ALL_NEEDED
 
 GO: Final = 3  # there is a further turn
 SHAPE: Final = 4  # that activations have from now on
@@ -34,6 +35,7 @@ class Pipeline(Strategy):
     """Model parallel: each worker has some layers; micro-batches flow forward, gradients back."""
 
     name = "pipeline"
+    fates = ALL_NEEDED
     answer = "meeting"  # before they meet, nobody has the whole model
     source = "GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2021); named in Hu et al."
     modes: ClassVar[Sequence[str]] = ("", "schedule=gpipe", "micro=2")

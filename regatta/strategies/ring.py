@@ -12,6 +12,7 @@ from regatta.compress.reduce import striped_bytes
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
+from regatta.strategies.fate import IN_STEP
 from regatta.strategies.team import Team, check_group, leaders, team_exchange, teams
 
 
@@ -20,6 +21,7 @@ class Ring(Strategy):
     """Asynchronous ring: ONE model travels; each worker merges its gradient and passes it on."""
 
     name = "ring"
+    fates = IN_STEP
     source = "iFlytek's ring structure parallel strategy"
     modes = ("", "chunks=3", "compress=fp16", "compress=int8,chunks=2", "group=2", "group=host",
              "group=2,chunks=2,compress=int8")  # fmt: skip

@@ -6,6 +6,7 @@ from regatta.comm import Comm
 from regatta.learn.layout import Layout
 from regatta.learn.replica import Replica
 from regatta.strategies.base import Exchange, Strategy
+from regatta.strategies.fate import ALL_NEEDED
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Single(Strategy):
 
     name = "single"
     rests_every = 1
+    fates = ALL_NEEDED
 
     async def worker(self, comm: Comm, replica: Replica) -> None:
         async for gradient in replica.unwritten:

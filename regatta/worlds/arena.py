@@ -20,9 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regatta.worlds.headers import Nonsense
+
 _MOST_BLOCKS = 8192
 _SMALLEST_BLOCK = mmap.PAGESIZE
 _NUMBER = 8  # bytes
+_LEDGER = _MOST_BLOCKS * _NUMBER  # bytes a neighbour
+_NAME = "regatta-arena"
 
 
 class Place(NamedTuple):
@@ -48,7 +52,7 @@ class Arena:
 
     def __init__(self, neighbours: int) -> None:
         self.capacity = _capacity()
-        self.file = os.memfd_create("regatta-arena")
+        self.file = os.memfd_create(_NAME)
         os.ftruncate(self.file, self.capacity)
         self._memory = _map(self.file, self.capacity)
         self._address = self._memory.ctypes.data
@@ -80,6 +84,11 @@ class Arena:
         copy = self.empty(data.numel(), data.dtype)
         copy.copy_(data)
         return copy
+
+    def forget(self, neighbour: int) -> None:
+        """It is dead: what it was sent and has not given back is free all the same."""
+        for block in self._by_offset.values():
+            block.sent[neighbour] = int(self._ledger[neighbour, block.number])
 
     def blocks_in_use(self) -> int:
         return sum(not self._is_free(block) for block in self._by_offset.values())
@@ -119,13 +128,26 @@ class Outlook:
     def __init__(self, path: str, capacity: int, neighbours: int, place: int) -> None:
         file = os.open(path, os.O_RDWR)
         try:
+            is_arena = _NAME in os.readlink(f"/proc/self/fd/{file}")
+            if not is_arena or not neighbours * _LEDGER < capacity <= os.fstat(file).st_size:
+                raise OSError(f"{path} is no arena of {capacity} bytes")
             self._memory = _map(file, capacity)
         finally:
             os.close(file)
         self._returned = _ledger(self._memory, neighbours)[place]
+        self._first = neighbours * _LEDGER
+        self._capacity = capacity
 
     def value(self, place: Place, dtype: torch.dtype) -> Tensor:
         """What lies there; it is given back when the tensor and all its views are gone."""
+        block, offset, nbytes = place
+        if (
+            not 0 <= block < _MOST_BLOCKS
+            or not self._first <= offset <= self._capacity - nbytes
+            or nbytes <= 0
+            or offset % dtype.itemsize
+        ):
+            raise Nonsense(f"no vector lies at {tuple(place)}")
         view = self._memory[place.offset : place.offset + place.nbytes]
         weakref.finalize(view, self._give_back, place.block).atexit = False
         return torch.from_numpy(view).view(dtype)
@@ -148,5 +170,5 @@ def _map(file: int, capacity: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def _ledger(memory: Any, neighbours: int) -> Any:
     """By neighbour and block, how often a value was given back."""
-    nbytes = neighbours * _MOST_BLOCKS * _NUMBER
+    nbytes = neighbours * _LEDGER
     return memory[:nbytes].view(np.int64).reshape(neighbours, _MOST_BLOCKS)

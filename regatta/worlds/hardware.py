@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from regatta.cluster.faults import Cut
 from regatta.comm import Seconds
@@ -19,6 +19,16 @@ class Link:
         self.cuts = cuts
         self.out_free: Seconds = 0.0
         self.in_free: Seconds = 0.0
+
+    def ways(self, into: Link, duplex: bool) -> dict[Hashable, float]:
+        """What a message takes that goes out here and in there, with the bandwidth of each."""
+        out, back = ("out", "in") if duplex else ("", "")
+        return {(self, out): self.bandwidth, (into, back): into.bandwidth}
+
+
+def cuts_among(hosts: Collection[int], cuts: Sequence[Cut]) -> list[Cut]:
+    """Those that keep these hosts from each other."""
+    return [cut for cut in cuts if cut.host in hosts and len(hosts) > 1]
 
 
 class Device:

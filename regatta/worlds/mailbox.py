@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import select
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from regatta.comm import ANY, EMPTY, Message, WorldFailed
+from regatta.comm import ANY, EMPTY, GONE, Message, WorldFailed, goodbye_of
 from regatta.worlds.neighbours import Neighbours
 from regatta.worlds.sockets import Sockets
 
@@ -35,7 +35,11 @@ class Mailbox:
         neighbours: Neighbours | None,
         group: Any,
         on_halt: Callable[[int], None],
+        mortal: Collection[int] = (),
     ) -> None:
+        """The `mortal` are ranks whose death the others survive."""
+        self._mortal = mortal
+        self.gone: set[int] = set()  # of them
         self._rank = rank
         self._peers = [peer for peer in range(size) if peer != rank]
         self._near = neighbours
@@ -58,9 +62,19 @@ class Mailbox:
         if dst == self._rank:
             self._put(Message(dst, tag, version, data))
         elif self._near is not None and dst in self._near:
-            self._near.send(dst, tag, version, data, self.take_in)
+            self._send_near(dst, tag, version, data)
         else:
             self._far.send(dst, tag, version, data)
+
+    def _send_near(self, dst: int, tag: int, version: int, data: Tensor) -> None:
+        assert self._near is not None
+        if dst in self.gone:
+            return
+        try:
+            self._near.send(dst, tag, version, data, self.take_in)
+        except WorldFailed:
+            if dst not in self._mortal:
+                raise
 
     def take(self, src: int, tag: int, wait: bool = True) -> Message | None:
         """The first message that has come and fits."""
@@ -75,6 +89,24 @@ class Mailbox:
         value = self._when_there(lambda: values.popleft() if values else None, src)
         assert value is not None
         return value
+
+    def take_own_unless_gone(self, src: int, tag: int) -> Tensor | None:
+        """As `take_own`; None from a rank that is dead and has not said it any more."""
+        values = self._own[src, tag]
+        self.when_there(lambda: True if values or src in self.gone else None)
+        return values.popleft() if values else None
+
+    def when_there(self, find: Callable[[], T | None]) -> T:
+        """What is found, when it is; fails if a rank is lost that all others need."""
+        found = self._when_there(find, ANY)
+        assert found is not None
+        return found
+
+    def begin_segment(self) -> None:
+        """The dead say goodbye at the start of every role."""
+        self.take_in()
+        self._come = deque(message for message in self._come if message.tag != GONE)
+        self._come.extend(map(goodbye_of, sorted(self.gone)))
 
     def halt_others(self, turn: int) -> None:
         for peer in self._peers:
@@ -92,7 +124,7 @@ class Mailbox:
         self._far.close()
 
     def _has_closed(self, peer: int) -> bool | None:
-        return peer in self._closed or None
+        return peer in self._closed or peer in self.gone or None
 
     def _find(self, src: int, tag: int) -> Message | None:
         for number, message in enumerate(self._come):
@@ -122,9 +154,19 @@ class Mailbox:
             assert self._near is not None
             peer, messages = self._near.come(file)
             if messages is None and peer not in self._closed:
-                self._lost[peer] = "it has closed its pipes"
+                self._lose(peer)
             for message in messages or ():
                 self._put(message)
+
+    def _lose(self, peer: int) -> None:
+        """All that it has said has come by now."""
+        if peer in self._mortal:
+            assert self._near is not None
+            self._near.forget(peer)
+            self.gone.add(peer)
+            self._come.append(goodbye_of(peer))
+        else:
+            self._lost[peer] = "it has closed its pipes"
 
     def _open_the_door(self) -> None:
         os.read(self._bell, 4096)
@@ -150,13 +192,14 @@ class Mailbox:
 
     def _put_from_afar(self, message: Message) -> bool:
         self._at_the_door.append(message)
-        self._ring()
+        self.ring()
         return message.tag != _CLOSE
 
     def _lose_from_afar(self, peer: int, why: str) -> None:
         self._at_the_door.append((peer, why))
-        self._ring()
+        self.ring()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Whoever waits looks up."""
         with suppress(BlockingIOError):  # it has been rung often enough
             os.write(self._ringer, b"!")

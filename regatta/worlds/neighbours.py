@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import select
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -24,11 +25,8 @@ from torch import Tensor
 
 from regatta.comm import EMPTY, Message, WorldFailed
 from regatta.worlds.arena import Arena, Outlook, Place
+from regatta.worlds.headers import DTYPES, Nonsense, dtype_of
 
-DTYPES: Final = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
-)  # fmt: skip
 _HEADER: Final = struct.Struct("<6q")  # tag, version, dtype, block, offset, bytes
 _INLINE: Final = -1  # the block of a payload that follows its header
 SMALL_BYTES: Final = 4000  # payloads up to here follow their header: a pipe takes 4096 at once
@@ -58,6 +56,9 @@ class Neighbours:
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._writers
+
+    def forget(self, rank: int) -> None:
+        self.arena.forget(self._places[rank])
 
     def send(
         self, dst: int, tag: int, version: int, data: Tensor, take_in: Callable[[], None]
@@ -95,16 +96,22 @@ class Neighbours:
         messages: list[Message] = []
         start = 0
         while len(text) - start >= _HEADER.size:
-            tag, version, dtype, *place = _HEADER.unpack_from(text, start)
+            tag, version, code, *place = _HEADER.unpack_from(text, start)
             there = Place(*place)
             end = start + _HEADER.size
-            if there.block == _INLINE:
-                if end + there.nbytes > len(text):
-                    break
-                data = _unpacked(text[end : end + there.nbytes], DTYPES[dtype])
-                end += there.nbytes
-            else:
-                data = self._outlooks[rank].value(there, DTYPES[dtype])
+            try:
+                dtype = dtype_of(code, there.nbytes)
+                if there.block == _INLINE:
+                    if there.nbytes > SMALL_BYTES:
+                        raise Nonsense(f"{there.nbytes} bytes are to follow")
+                    if end + there.nbytes > len(text):
+                        break
+                    data = _unpacked(text[end : end + there.nbytes], dtype)
+                    end += there.nbytes
+                else:
+                    data = self._outlooks[rank].value(there, dtype)
+            except Nonsense as nonsense:
+                raise WorldFailed(f"rank {rank}: {nonsense}") from None
             messages.append(Message(rank, tag, version, data))
             start = end
         self._rest[rank] = text[start:]
@@ -149,7 +156,7 @@ def meet_neighbours(ranks: Sequence[int]) -> Neighbours | None:
     dist.all_gather(rows, row)
     try:
         neighbours = None if offer is None else offer.meet([row.tolist() for row in rows])
-    except OSError:  # other users' processes, or another view of /proc
+    except (OSError, ValueError, OverflowError):  # another user's processes, or another /proc
         neighbours = None
     agreed = _all_agree(neighbours is not None)  # also: everybody has opened ours
     if offer is not None:
@@ -187,7 +194,7 @@ class _Offer:
             pid, file, capacity, *pipes = rows[rank]
             place = self.ranks.index(me)
             outlooks[rank] = Outlook(f"/proc/{pid}/fd/{file}", capacity, len(self.ranks), place)
-            writers[rank] = os.open(f"/proc/{pid}/fd/{pipes[me]}", os.O_WRONLY | os.O_NONBLOCK)
+            writers[rank] = _open_pipe(f"/proc/{pid}/fd/{pipes[me]}")
         readers = {rank: reader for rank, (reader, _) in self.pipes.items()}
         return Neighbours(self.ranks, self.arena, outlooks, readers, writers)
 
@@ -196,6 +203,13 @@ class _Offer:
         os.close(self.arena.file)
         for _, writer in self.pipes.values():
             os.close(writer)
+
+
+def _open_pipe(path: str) -> int:
+    """Only if it is one: a rank names descriptors, and no other file must be written to."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        raise OSError(f"{path} is no pipe")
+    return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
 
 
 def _all_agree(yes: bool) -> bool:

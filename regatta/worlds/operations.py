@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from regatta.cluster.sums import Sums
 from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
 if TYPE_CHECKING:
-    from regatta.worlds.virtual import VirtualComm
+    from regatta.worlds.virtual_rank import VirtualComm
 
 
 class Done:
@@ -90,6 +90,9 @@ class Computing(Pending):
         try:
             value = self.work()
         except Exception as error:
+            if rank.is_past_its_death:
+                rank.end()
+                return
             rank._add_note(error)
             raise
         if rank.charges_steps:
@@ -121,6 +124,10 @@ class Inbox:
         self._messages[self._came] = message
         self._of[message.src].append(self._came)
 
+    def drop(self, tag: int) -> None:
+        while self.take(ANY, tag) is not None:
+            pass
+
     def take(self, src: int, tag: int) -> Message | None:
         messages = self._messages
         if not messages:
@@ -132,6 +139,9 @@ class Inbox:
                 self._of[message.src].remove(arrival)  # nearly always the first
                 return message
         return None
+
+
+Close = Callable[["Meeting"], tuple[Seconds, Vector]]  # cost and result
 
 
 class Running:
@@ -152,39 +162,60 @@ class Running:
             self.total, self._is_own = self.total + vector, True
 
 
-class Meeting:
-    """A collective operation that starts when its last rank has come.
+Order = Sequence[tuple[int, int]]  # ranks, and the host of each, in which they are added up
 
-    A sum has an `order`: ranks, and whether each is the last of its host. It is added up while they
-    come, and what has been added need not be held: the gradients of very many workers that come in
-    order, as without jitter, take the memory of two.
+
+class Meeting:
+    """A collective operation that starts when its last rank has come; `close` tells what it costs.
+
+    A sum has an `order`. It is added up while ranks come, and what has been added need not be held:
+    the gradients of very many workers that come in order, as without jitter, take the memory of
+    three.
     """
 
-    __slots__ = ("_of_host", "_order", "_sum", "_turn", "awaited", "data", "last_arrival", "ops")
+    __slots__ = (
+        "_host", "_of_host", "_order", "_sum", "_turn", "awaited", "close", "data", "last_arrival",
+        "ops",
+    )  # fmt: skip
 
-    def __init__(self, order: Sequence[tuple[int, bool]]) -> None:
+    def __init__(self, order: Order, close: Close) -> None:
+        self.close = close
         self.ops: list[Pending] = []  # as ranks came
         self.data: dict[int, Vector] = {}  # by rank, if not added up yet
         self.last_arrival: Seconds = 0.0
+        self._sum, self._of_host, self._host = Running(), Running(), NOBODY
+        self._await(order)
+
+    def _await(self, order: Order) -> None:
+        self._order, self._turn = order, 0
         self.awaited = order[0][0] if order else NOBODY  # the next to be added
-        self._order = order
-        self._turn = 0
-        self._sum, self._of_host = Running(), Running()
 
     def add_up(self) -> None:
         """All whose turn it is."""
         while self.awaited in self.data:
+            host = self._order[self._turn][1]
+            if host != self._host:
+                self._add_host()
+                self._host = host
             self._of_host.add(self.data.pop(self.awaited))
-            if self._order[self._turn][1]:
-                self._sum.add(self._of_host.total)
-                self._of_host = Running()
             self._turn += 1
             more = self._turn < len(self._order)
             self.awaited = self._order[self._turn][0] if more else NOBODY
 
-    @property
+    def _add_host(self) -> None:
+        if self._of_host.total is not None:
+            self._sum.add(self._of_host.total)
+            self._of_host = Running()
+
     def total(self) -> Vector:
+        self._add_host()
         return self._sum.total
+
+    def do_without(self, missing: Collection[int]) -> None:
+        """These will not come any more."""
+        left = self._order[self._turn :]
+        self._await([(rank, host) for rank, host in left if rank not in missing])
+        self.add_up()
 
     def finish(self, result: Vector) -> None:
         for op in self.ops:
@@ -195,8 +226,8 @@ class Group:
     """Ranks that meet for collectives, which all of them join in the same order."""
 
     __slots__ = (
-        "_all_reduce", "_broadcast", "_joined", "_open", "cuts", "free", "members", "order",
-        "summing",
+        "_all_reduce", "_broadcast", "_charged", "_joined", "_left", "_open", "cuts", "free",
+        "members", "order", "present", "summing",
     )  # fmt: skip
 
     def __init__(
@@ -204,43 +235,85 @@ class Group:
         name: str,
         members: tuple[int, ...],
         by_host: Sequence[Sequence[int]],
-        charged: Sums,
+        charged: Callable[[Sequence[int]], Sums],
         cuts: Sequence[Cut] = (),
     ) -> None:
+        """`charged` tells what sums of these ranks take, or of those who are left."""
         self.members = members
+        self.present: Sequence[int] = members  # in the last collective that has begun
         self.cuts = cuts
-        self._all_reduce = lru_cache(_SIZES)(charged.all_reduce)
-        self._broadcast = lru_cache(_SIZES)(charged.broadcast)
+        self._charged = charged
+        self._charge(members)
         # Sums are added up host by host; one rank a host is as good as one host.
         hosts = by_host if len(by_host) < len(members) else [members]
-        self.order = [(rank, rank == ranks[-1]) for ranks in hosts for rank in ranks]
+        self.order = [(rank, host) for host, ranks in enumerate(hosts) for rank in ranks]
         self.free: Seconds = 0.0
         self.summing = f"all-reduce in group {name}"
         self._joined = dict.fromkeys(members, 0)  # how many collectives, by rank
         self._open: dict[int, Meeting] = {}  # by number
+        self._left: dict[int, int] = {}  # of the dead: from which number on they are missing
 
-    def join(self, op: Pending, data: Vector, now: Seconds) -> Meeting | None:
+    def join(self, op: Pending, data: Vector, now: Seconds, close: Close) -> Meeting | None:
         """Come to a rank's next meeting, which is handed out when everybody has come."""
         rank = op.rank.rank
         number = self._joined[rank]
         self._joined[rank] = number + 1
+        if self._left and self._left.get(rank, number + 1) <= number:
+            return None  # nobody waits for it here, and it waits for ever
         meeting = self._open.get(number)
         if meeting is None:
-            is_sum = op.what is self.summing
-            meeting = self._open[number] = Meeting(self.order if is_sum else ())
+            order = self._order_of(number) if op.what is self.summing else ()
+            meeting = self._open[number] = Meeting(order, close)
         meeting.ops.append(op)
         meeting.data[rank] = data
         if rank == meeting.awaited:
             meeting.add_up()
         if now > meeting.last_arrival:
             meeting.last_arrival = now
-        if len(meeting.ops) < len(self.members):
+        if self._left:
+            return self._if_whole(number)
+        return self._open.pop(number) if len(meeting.ops) == len(self.members) else None
+
+    def _if_whole(self, number: int) -> Meeting | None:
+        """Whether all have come who are not dead."""
+        come = {op.rank.rank for op in self._open[number].ops}
+        if not come.issuperset(set(self.members) - self._missing_from(number)):
             return None
+        self.present = tuple(member for member in self.members if member in come)
         return self._open.pop(number)
+
+    def joined(self, rank: int) -> int:
+        """How many collectives a rank has come to."""
+        return self._joined.get(rank, 0)
+
+    def lose(self, numbers: Mapping[int, int]) -> list[Meeting]:
+        """Each rank is missing from its number on; the meetings that have waited for them alone."""
+        self._left |= {rank: number for rank, number in numbers.items() if rank in self.members}
+        if len(self._left) == len(self.members):  # there is nobody left to meet
+            return []
+        self._charge([member for member in self.members if member not in self._left])
+        for number, meeting in self._open.items():
+            meeting.do_without(self._missing_from(number))
+        found = [self._if_whole(number) for number in sorted(self._open)]
+        return [meeting for meeting in found if meeting is not None]
+
+    def _missing_from(self, number: int) -> set[int]:
+        return {rank for rank, first in self._left.items() if first <= number}
+
+    def _order_of(self, number: int) -> Order:
+        if not self._left:
+            return self.order
+        missing = self._missing_from(number)
+        return [(rank, host) for rank, host in self.order if rank not in missing]
+
+    def _charge(self, ranks: Sequence[int]) -> None:
+        charged = self._charged(ranks)
+        self._all_reduce = lru_cache(_SIZES)(charged.all_reduce)
+        self._broadcast = lru_cache(_SIZES)(charged.broadcast)
 
     def sum(self, meeting: Meeting) -> tuple[Seconds, Vector]:
         """How long it takes, and what comes of it."""
-        total = meeting.total
+        total = meeting.total()
         return self._all_reduce(total.nbytes), total
 
     def spread(self, root: int, meeting: Meeting) -> tuple[Seconds, Vector]:
@@ -250,9 +323,10 @@ class Group:
 
 def complain_of_waiting(ranks: Sequence[VirtualComm]) -> None:
     """When nothing is left to happen: who waits would wait for ever, and the dead are named."""
-    waiting = [rank for rank in ranks if rank._waits_for is not None]
-    dead = [rank for rank in ranks if rank.is_dead]
-    gone = [rank for rank in ranks if rank not in waiting and rank not in dead]
+    needed = [rank for rank in ranks if rank.rank not in rank._world.lost]
+    waiting = [rank for rank in needed if rank._waits_for is not None]
+    dead = [rank for rank in needed if rank.is_dead]
+    gone = [rank for rank in needed if rank not in waiting and rank not in dead]
     told = [f"rank {rank.rank} crashed, as cluster.faults says" for rank in dead]
     told += [
         f"rank {rank.rank} waits for {rank._waits_for.describe()}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,14 +16,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regatta.choices import NOTHING, Chance, Live
-from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector
+from regatta.comm import (
+    ANY,
+    DATA,
+    GONE,
+    WORLD,
+    Load,
+    Loss,
+    Message,
+    Op,
+    Seconds,
+    Traffic,
+    Vector,
+)
 from regatta.worlds.leaving import Halt
 from regatta.worlds.mailbox import SOMETIME
 from regatta.worlds.memory import give_back_freed_memory
 from regatta.worlds.neighbours import host_numbers
 from regatta.worlds.rendezvous import join
+from regatta.worlds.roll_call import Line
 from regatta.worlds.shared_sum import SharedSum
-from regatta.worlds.started import INTERFACE
+from regatta.worlds.started import INTERFACE, NCCL_INTERFACE
+from regatta.worlds.survivors_sum import SurvivorsSum
 from regatta.worlds.wires import AUTO, Wires
 
 T = TypeVar("T")
@@ -79,7 +93,10 @@ class ProcessComm:
         device: str = "cpu",
         transport: str = AUTO,
         hosts: Sequence[int] | None = None,
+        line: Line | None = None,
+        mortal: Collection[int] = (),
     ) -> None:
+        """With a `line` to the launcher the others go on when one of the `mortal` dies."""
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.traffic = Traffic()
@@ -88,10 +105,23 @@ class ProcessComm:
         self.asked_to_leave = False
         self._halt = Halt()
         self.groups = {WORLD: tuple(range(self.size))} | {k: tuple(v) for k, v in groups.items()}
-        wires = Wires(hosts or host_numbers(), device, transport, self.traffic, self._be_halted)
+        wires = Wires(
+            hosts or host_numbers(), device, transport, self.traffic, self._be_halted,
+            line, mortal, self.chance.bury,
+        )  # fmt: skip
+        self.survives = wires.survives
         self._arena = wires.arena
         self._mailbox = wires.mailbox
-        self._collectives = {name: wires.join(ranks) for name, ranks in self.groups.items()}
+        everybody = wires.join_all()
+        self._collectives = {
+            name: everybody if name == WORLD else wires.join(ranks)
+            for name, ranks in self.groups.items()
+        }
+        self._survivors = everybody if isinstance(everybody, SurvivorsSum) else None
+        self.losses: Sequence[Loss] = ()
+        if line is not None:
+            self.losses, line.ring = line.losses, self._mailbox.ring
+        self._messages_before = 0  # the present segment
         self._began = time.perf_counter()
 
     def start_clock(self) -> None:
@@ -99,6 +129,17 @@ class ProcessComm:
         give_back_freed_memory()
         dist.barrier()
         self._began = time.perf_counter()
+
+    @property
+    def present(self) -> Sequence[int]:
+        return self.groups[WORLD] if self._survivors is None else self._survivors.present
+
+    def begin_segment(self, segment: int) -> None:
+        self.chance.begin(segment)
+        self._messages_before = self.traffic.messages
+        if self._survivors is not None:
+            self._survivors.begin_segment()
+            self._mailbox.begin_segment()
 
     def now(self) -> Seconds:
         return time.perf_counter() - self._began
@@ -115,7 +156,7 @@ class ProcessComm:
 
     def poll(self, src: int = ANY, tag: int = ANY) -> Op[Message | None]:
         message = self._mailbox.take(src, tag, wait=False)
-        self.chance.note("poll", NOTHING if message is None else message.src)
+        self.chance.note("poll", NOTHING if message is None else message.outcome)
         return _Done(None if message is None else self._placed(message))
 
     def all_reduce(
@@ -165,7 +206,8 @@ class ProcessComm:
     def close(self) -> None:
         """Leave together with all other ranks."""
         self._mailbox.close()
-        dist.barrier()
+        if self._survivors is None:  # a barrier would wait for the dead
+            dist.barrier()
 
     def _be_halted(self, turn: int) -> None:
         if turn == SOMETIME:
@@ -181,7 +223,9 @@ class ProcessComm:
         message = self._mailbox.take(src, tag)
         assert message is not None
         if src == ANY:
-            self.chance.note("recv", message.src)
+            self.chance.note("recv", message.outcome)
+        elif message.tag == GONE:
+            self.chance.note("mute", self.traffic.messages - self._messages_before)
         return self._placed(message)
 
     def _placed(self, message: Message) -> Message:
@@ -192,5 +236,6 @@ class ProcessComm:
 
 def connect(rank: int, size: int, init_method: str, device: str = "cpu") -> None:
     """Join a world of this machine; its sockets stay on loopback."""
-    os.environ.setdefault(INTERFACE, "lo")
+    for interface in (INTERFACE, NCCL_INTERFACE):
+        os.environ.setdefault(interface, "lo")
     join(rank, size, device, init_method=init_method)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it without saying so
 
 from regatta.comm import WorldFailed
-from regatta.worlds.started import ADDRESS, INTERFACE, Place, is_loopback
+from regatta.worlds.started import ADDRESS, INTERFACE, NCCL_INTERFACE, Place, is_loopback
 from regatta.worlds.wires import PATIENCE
 
 _TO_MEET: Final = 1800.0  # seconds; the data of some ranks may take longer to prepare
@@ -31,7 +31,7 @@ def meet(place: Place, device: str = "cpu") -> None:
     if INTERFACE not in os.environ:
         os.environ[INTERFACE] = "lo" if place.one_host else _interface_towards(place)
     if device == "cuda":
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ[INTERFACE])
+        os.environ.setdefault(NCCL_INTERFACE, os.environ[INTERFACE])
     if place.is_open:
         join(place.rank, place.size, device, init_method="env://")
         return

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regatta.comm import EMPTY, Traffic, Unwritten
+from regatta.comm import EMPTY, Traffic, Unwritten, WorldFailed
 from regatta.worlds.adding import PIECE, add_up, pieces_of, stripes_of
 from regatta.worlds.collectives import Finish
 from regatta.worlds.mailbox import Mailbox
 from regatta.worlds.neighbours import SMALL_BYTES, Neighbours
 
-NUM_TAGS = 5
+NUM_TAGS = 4
 
 
 class SharedSum:
@@ -43,28 +43,32 @@ class SharedSum:
         self._me = ranks.index(me)
         self._others = [rank for rank in ranks if rank != me]
         tags = [first_tag - n for n in range(NUM_TAGS)]
-        self._small, self._summand, self._result, self._added, self._whole = tags
+        self._summand, self._result, self._added, self._whole = tags
+        self._begun = 0  # sums
+        self._taken = dict.fromkeys(self._others, 0)  # summands
+        self._early: dict[tuple[int, int], Tensor] = {}  # by rank and number: not asked for yet
 
     def sum(self, data: Tensor, into: Tensor | None = None) -> Finish:
         """Show this rank's vector; what is returned waits for the sum, which lies elsewhere."""
+        nth = self._begin()
         if data.nbytes <= SMALL_BYTES:
-            self._tell(self._small, data)
-            return lambda: self._add_alone(data)
+            self._tell(self._summand, data)
+            return lambda: self._add_alone(nth, data)
         mine = self._arena.placed(data)
         self._tell(self._summand, mine)
         result: Tensor | None = None
         if self._me == 0:
             result = self._arena.empty(data.numel(), data.dtype)
             self._tell(self._result, result)
-        return lambda: self._add_together(mine, result)
+        return lambda: self._add_together(nth, mine, result)
 
     def show(self, data: Tensor) -> Callable[[], Tensor | Unwritten]:
         """As `sum`, but nothing is added up before somebody makes use of it."""
         if data.nbytes <= SMALL_BYTES:
             return self.sum(data)
-        mine = self._arena.placed(data)
+        nth, mine = self._begin(), self._arena.placed(data)
         self._tell(self._summand, mine)
-        return lambda: self._shown(mine)
+        return lambda: self._shown(nth, mine)
 
     def offer(self, make: Callable[[], Sequence[Tensor]]) -> list[Tensor]:
         """The first rank's vectors, which everybody else may then write to as well."""
@@ -94,13 +98,17 @@ class SharedSum:
         self._tell(self._whole, data)
         return lambda: data
 
-    def _add_alone(self, data: Tensor) -> Tensor:
+    def _begin(self) -> int:
+        self._begun += 1
+        return self._begun - 1
+
+    def _add_alone(self, nth: int, data: Tensor) -> Tensor:
         total = torch.empty_like(data)
-        add_up([self._summands(self._small, data)], total)
+        add_up([self._summands(nth, data)], total)
         return total
 
-    def _add_together(self, data: Tensor, result: Tensor | None) -> Tensor:
-        summands = self._summands(self._summand, data)
+    def _add_together(self, nth: int, data: Tensor, result: Tensor | None) -> Tensor:
+        summands = self._summands(nth, data)
         if result is None:
             result = self._mailbox.take_own(self._ranks[0], self._result)
         stripe = stripes_of(data.numel(), len(self._ranks))[self._me]
@@ -108,17 +116,31 @@ class SharedSum:
         self.meet()
         return result
 
-    def _shown(self, data: Tensor) -> Unwritten:
-        total = Summands(self, self._summands(self._summand, data))
+    def _shown(self, nth: int, data: Tensor) -> Unwritten:
+        total = Summands(self, self._summands(nth, data))
         if not total[-1]:
             self.meet()  # nobody will use it: from here on nobody looks at it any more
         return total
 
-    def _summands(self, tag: int, own: Tensor) -> list[Tensor]:
-        return [
-            own if n == self._me else self._mailbox.take_own(rank, tag)
+    def _summands(self, nth: int, own: Tensor) -> list[Tensor]:
+        summands = [
+            own if n == self._me else self._summand_of(rank, nth)
             for n, rank in enumerate(self._ranks)
         ]
+        for rank, summand in zip(self._ranks, summands, strict=True):
+            if summand.numel() != own.numel() or summand.dtype != own.dtype:  # else it would spread
+                raise WorldFailed(
+                    f"rank {rank} adds {summand.numel()} numbers of {summand.dtype} to "
+                    f"{own.numel()} of {own.dtype}: ranks do not train the same model"
+                )
+        return summands
+
+    def _summand_of(self, rank: int, nth: int) -> Tensor:
+        """Sums may be finished in another order than they were begun in."""
+        while self._taken[rank] <= nth:
+            self._early[rank, self._taken[rank]] = self._mailbox.take_own(rank, self._summand)
+            self._taken[rank] += 1
+        return self._early.pop((rank, nth))
 
     def _tell(self, tag: int, data: Tensor) -> None:
         for rank in self._others:

@@ -51,6 +51,10 @@ class _Flow:
         self.began: Seconds = 0.0
         self.share = 0.0
 
+    def is_done(self, now: Seconds) -> bool:
+        """But for a rounding error: of its bytes, or of a clock that cannot tell so little time."""
+        return self.left <= _DONE * max(self.nbytes, 1.0) or now + self.left / self.share == now
+
 
 class Sharing:
     """All messages under way; `at` lets something happen, `now` tells the time."""
@@ -104,7 +108,7 @@ class Sharing:
         if change != self._changes:  # shares are others since
             return
         self._go_on()
-        ended = [flow for flow in self._flows if flow.left <= _DONE * max(flow.nbytes, 1.0)]
+        ended = [flow for flow in self._flows if flow.is_done(self._since)]
         self._flows = [flow for flow in self._flows if flow not in ended]
         for flow in ended:
             waiting = self._lines[flow.line]

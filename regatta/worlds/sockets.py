@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regatta.comm import Message, WorldFailed
-from regatta.worlds.neighbours import DTYPES
+from regatta.worlds.headers import DTYPES, Nonsense, dtype_to_receive
 
 _UNDER_WAY = 4  # sends a peer that may be unfinished before the oldest is waited for
 
@@ -74,12 +74,12 @@ class Sockets:
         try:
             while goes_on:
                 dist.recv(header, peer, group=self._group)
-                tag, version, dtype, numel = header.tolist()
-                data = torch.empty(numel, dtype=DTYPES[dtype])
+                tag, version, code, numel = header.tolist()
+                data = torch.empty(numel, dtype=dtype_to_receive(code, numel))
                 if numel:
                     dist.recv(data, peer, group=self._group)
                 goes_on = self._put(Message(peer, tag, version, data))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError, Nonsense) as error:
             self._lose(peer, _first_line(error))
 
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from regatta.worlds.nodelist import expanded
 
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
-INTERFACE = "GLOO_SOCKET_IFNAME"
+INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 LOOPBACK: Final = "127.0.0.1"
 BY_HOSTS: Final = "REGATTA_LAUNCHED"  # set by `regatta launch hosts`, beside torchrun's variables
 _FIRST_PORT, _PORTS = 12_288, 20_480  # up to where systems begin to hand out ports by themselves

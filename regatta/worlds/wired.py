@@ -8,6 +8,7 @@ fullest of them lets it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 
 from regatta.cluster import Cluster
 from regatta.cluster.faults import Cut, end_of_cuts
@@ -17,7 +18,7 @@ from regatta.cluster.sums import Sums
 from regatta.cluster.topology import Way
 from regatta.comm import DATA, Message, Op, Seconds, Vector
 from regatta.worlds.operations import SENT
-from regatta.worlds.virtual import VirtualComm
+from regatta.worlds.virtual_rank import VirtualComm
 
 
 class Lane:
@@ -161,11 +162,6 @@ class WiredComm(VirtualComm):
             world._at(start, self._share, flight)
             return
 
-        def passed(began: Seconds) -> None:
-            if self.traffic.timeline is not None:
-                self.traffic.timeline.note("s", began, world.now)
-            deliver = world.comms[flight.dst]._deliver
-            world._at(world.now + course.latency, deliver, message)
-
         ways: dict[Hashable, float] = {lane: lane.bandwidth for lane in course.lanes}
-        world.sharing.begin((self.rank, flight.dst), ways, message.data.nbytes, passed)
+        arrived = partial(self._arrive, message, world.comms[flight.dst], course.latency)
+        world.sharing.begin((self.rank, flight.dst), ways, message.data.nbytes, arrived)

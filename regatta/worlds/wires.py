@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,8 +14,10 @@ from regatta.worlds.arena import Arena
 from regatta.worlds.collectives import Alone, ByDevice, Collectives, OverHosts
 from regatta.worlds.mailbox import FIRST_OWN_TAG, Mailbox
 from regatta.worlds.neighbours import meet_neighbours
+from regatta.worlds.roll_call import Line
 from regatta.worlds.shared_sum import NUM_TAGS, SharedSum
 from regatta.worlds.sockets_sum import NcclSum, SocketsSum
+from regatta.worlds.survivors_sum import SurvivorsSum
 
 AUTO: Final = "auto"
 # A dead rank is noticed by its closed connection; a slow one is given all the time it needs.
@@ -32,7 +34,14 @@ class Wires:
         transport: str,
         traffic: Traffic,
         on_halt: Callable[[int], None],
+        line: Line | None = None,
+        mortal: Collection[int] = (),
+        lose: Callable[[int, int], None] = lambda rank, sums: None,
     ) -> None:
+        """With a `line` to the launcher the world survives the death of the `mortal`.
+
+        That needs ranks that share memory: with others it ends as any other does.
+        """
         rank, size = dist.get_rank(), dist.get_world_size()
         self._rank, self._hosts, self._device, self._traffic = rank, hosts, device, traffic
         beside = [other for other in range(size) if hosts[other] == hosts[rank]]
@@ -40,12 +49,30 @@ class Wires:
         self._near = meet_neighbours(beside) if shares else None
         self._next_tag = FIRST_OWN_TAG
         some_are_far = self._near is None or len(set(hosts)) > 1
-        self.mailbox = Mailbox(rank, size, self._near, _gloo(range(size), some_are_far), on_halt)
+        self.survives = line is not None and not some_are_far and bool(mortal)
+        self._line, self._lose = line, lose
+        group = _gloo(range(size), some_are_far)
+        self.mailbox = Mailbox(
+            rank, size, self._near, group, on_halt, mortal if self.survives else ()
+        )
 
     @property
     def arena(self) -> Arena | None:
         """Where vectors are made that neighbours can see."""
         return None if self._near is None else self._near.arena
+
+    def join_all(self) -> Collectives:
+        """As `join`, for the group of all ranks."""
+        everybody = range(dist.get_world_size())
+        if not self.survives:
+            return self.join(everybody)
+        assert self._near is not None
+        assert self._line is not None
+        self._next_tag -= NUM_TAGS
+        return SurvivorsSum(
+            self.mailbox, self._near, everybody, self._rank, self._next_tag, self._traffic,
+            self._line, self._lose,
+        )  # fmt: skip
 
     def join(self, ranks: Sequence[int]) -> Collectives:
         """The collective operations of a group; all ranks of the world call this for all groups."""
