@@ -28,7 +28,6 @@ from regatta.metrics import summarise  # noqa: E402
 SECONDS, BITS = 0.05, 100e6  # each way
 STRATEGIES = ["all-reduce", "parameter-server:mode=async", "averaging:period=16", "ring"]
 SIZES = "256,256,128"  # 98,688 weights: 395 KB, 32 ms of the link
-TURNS = 48  # a worker
 # The worker beside the server is as far from it as one on a host of its own with a server's device.
 HOSTS = """
 placement = ["one/0", "other/0"]
@@ -64,12 +63,13 @@ LINKS = [Link("cable", 50e-6, 10e9), Link("slow", SECONDS, BITS)]
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minibatch", type=int, default=8192)
+    parser.add_argument("--turns", type=int, default=48, help="of a worker")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out" / "slow-link")
     given = parser.parse_args()
     if lacking := missing():
         print(f"slow_link.py: {lacking}", file=sys.stderr)
         return 2
-    study = Study(given.out / str(given.minibatch), given.minibatch)
+    study = Study(given.out / str(given.minibatch), given.minibatch, given.turns)
     study.folder.mkdir(parents=True, exist_ok=True)
     for link in LINKS:
         study.train_across(link)
@@ -84,11 +84,12 @@ def main() -> int:
 class Study:
     folder: Path
     minibatch: int
+    turns: int
 
     @property
     def settings(self) -> list[str]:
         settings = [f"task.sizes={SIZES}", f"minibatch={self.minibatch}",
-                    f"task.train={8 * self.minibatch}", f"stop.epochs={TURNS / 4}",
+                    f"task.train={8 * self.minibatch}", f"stop.epochs={self.turns / 4}",
                     "evaluation.every=1000"]  # fmt: skip
         return [word for setting in settings for word in ("--set", setting)]
 

@@ -16,7 +16,12 @@ from regatta.learn.optimisers import Sgd
 from regatta.tasks import Metric
 from regatta.tasks.teacher import LabelledVectors, Teacher
 
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "int": signal.SIGINT,
+    "term": signal.SIGTERM,
+    "usr1": signal.SIGUSR1,
+}
 
 
 class _FailingData:

@@ -118,6 +118,13 @@ class TwoHosts:
         told = json.loads(run("ip", "-n", name, "-s", "-j", "link", "show", "dev", device))
         return int(told[0]["stats64"]["rx"]["bytes"] + told[0]["stats64"]["tx"]["bytes"])
 
+    def start(self, host: int, *words: object) -> subprocess.Popen[str]:
+        """A command on one of them, 0 or 1; it finds the device of the cable in CABLE."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self._names[host], *map(str, words)],
+            stdout=subprocess.PIPE, text=True, env=os.environ | {"CABLE": self._devices[host]},
+        )  # fmt: skip
+
     def ssh(self) -> Path:
         """The folder of a program that runs a command on one of the hosts."""
         program = self.folder / "bin" / "ssh"

@@ -101,7 +101,6 @@ def _until_the_end(share: Share, ranks: Sequence[subprocess.Popen[bytes]], said:
     failure, deadline = None, float("inf")
     while None in (codes := [rank.poll() for rank in ranks]) and time.monotonic() < deadline:
         if failure is None and (failure := first_failure(codes)) is not None:
-            _tell_of_the_killed(share, codes)
             deadline = time.monotonic() + _GRACE_SECONDS
         try:
             word = said.get(timeout=_TICK_SECONDS)
@@ -112,6 +111,7 @@ def _until_the_end(share: Share, ranks: Sequence[subprocess.Popen[bytes]], said:
         for rank in ranks:
             if word in _SIGNAL_OF and rank.poll() is None:
                 rank.send_signal(_SIGNAL_OF[word])
+    _tell_of_the_killed(share, codes)
     return common(codes, first_failure(codes) if failure is None else failure)
 
 
