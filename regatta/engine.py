@@ -204,6 +204,8 @@ class Rank:
         if stops > 0 and not as_planned:  # how far did we really come?
             self.epochs = self.calendar.epochs(own / workers)
         over, done = at_end or stops > 0, at_end and as_planned
+        if for_good and self.is_holder and self.reason == "budget" and not done:
+            self.reason = "interrupt"  # another rank has heard it; all else the holder says itself
         if stops > 0 and not (done or for_good or self._replays):
             self.preempted, self.reason = True, "preempted"
         elif over and self.is_holder and not self._is_scored():

@@ -40,6 +40,7 @@ trap stop EXIT
 trap 'exit 1' INT TERM
 
 say() { echo; echo "== $*"; }
+plain() { sed "s#$PLACE#FOLDER#g; s#$PYTHON#python3#g; s/\\b$NODE\\b/NODE/g"; }
 
 until_true() { # SECONDS WHAT COMMAND...: until the command succeeds
     local deadline=$((SECONDS + $1)) what=$2
@@ -90,7 +91,7 @@ is_idle() { sinfo -h -o %T 2> /dev/null | grep -q idle; }
 until_true 30 "the node is idle" is_idle
 say "a cluster of one node"
 sinfo --version
-sinfo
+sinfo | plain
 
 # -- a job that has to leave -----------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ leave_and_go_on() { # NAME STRATEGY
     set -- "$1" train teacher -s "$2" --set stop.epochs=4 --set stop.target=none
     say "$2 $3 $4 $5: the batch script"
     regatta launch slurm --tasks 2 --sbatch "--output=$PLACE/$1.out" -o "$1.sh" -- "${@:2}" -o "$run"
-    sed "s#$PLACE#FOLDER#g; s#$PYTHON#python3#g" "$1.sh"
+    plain < "$1.sh"
     job=$(sbatch --parsable "$1.sh")
     until_true 60 "the job trains" trains "$run"
     say "scancel --signal=USR1 $job"
@@ -117,9 +118,9 @@ leave_and_go_on() { # NAME STRATEGY
     until_true 120 "the job is done" is "$job" COMPLETED
     echo "job $job: $(state "$job")"
     say "what it printed"
-    sed "s#$PLACE#FOLDER#g" "$1.out"
+    plain < "$1.out"
     say "the same by srun, undisturbed"
-    srun --quiet -n 2 "$PYTHON" -m regatta "${@:2}" -o "$run-whole" | tail -n 2 | sed "s#$PLACE#FOLDER#g"
+    srun --quiet -n 2 "$PYTHON" -m regatta "${@:2}" -o "$run-whole" | tail -n 1 | plain
     "$PYTHON" "$HERE/digests.py" "$run" | tee "$1.left"
     "$PYTHON" "$HERE/digests.py" "$run-whole" | tee "$1.whole"
     cmp "$1.left" "$1.whole"

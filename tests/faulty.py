@@ -17,7 +17,8 @@ from regatta.tasks import Metric
 from regatta.tasks.teacher import LabelledVectors, Teacher
 
 SIGNALS = {
-    "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1,
+    "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "int": signal.SIGINT,
+    "term": signal.SIGTERM, "usr1": signal.SIGUSR1,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Two hosts as two network namespaces of this machine, joined by a cable that can be counted.
 
-Nothing in them can reach the world outside. `ssh` is a program that runs a command in the namespace
+The kernel's netem delays what goes through, or a process where the kernel has none. Nothing in the
+namespaces can reach the world outside. `ssh` is a program that runs a command in the namespace
 which has that address: a launcher finds it on its PATH, and the ranks are told apart as hosts.
 """
 
@@ -58,7 +59,7 @@ class TwoHosts:
         for name in self._names:
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
-        if self._seconds:
+        if self._seconds and not self._has_netem():
             self._join_by_a_wire()
         else:
             self._join_directly()
@@ -68,9 +69,8 @@ class TwoHosts:
             # A window that was found stays, however long a rank computes in between.
             quiet = "net.ipv4.tcp_slow_start_after_idle=0"
             run("ip", "netns", "exec", name, "sysctl", "-q", "-w", quiet)
-            if self._bits:
-                run("tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf",
-                    "rate", f"{self._bits:.0f}bit", "burst", "64kb", "latency", "1s")  # fmt: skip
+            if shape := self._shape():
+                run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,6 +79,21 @@ class TwoHosts:
             self._wire.wait()
         for name in self._names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+    def _has_netem(self) -> bool:
+        """Tried on the loopback of one of the hosts."""
+        words = ["tc", "-n", self._names[0], "qdisc", "add", "dev", "lo", "root", "netem", "delay"]
+        tried = subprocess.run([*words, "0ms"], capture_output=True, check=False)
+        if tried.returncode == 0:
+            run("tc", "-n", self._names[0], "qdisc", "del", "dev", "lo", "root")
+        return tried.returncode == 0
+
+    def _shape(self) -> list[str]:
+        """What the kernel is to do to each end; a wire of our own has the delay in it."""
+        rate = ["rate", f"{self._bits:.0f}bit"] if self._bits else []
+        if self._seconds and self._wire is None:
+            return ["netem", "delay", f"{self._seconds * 1000:g}ms", *rate, "limit", "10000"]
+        return ["tbf", *rate, "burst", "64kb", "latency", "1s"] if rate else []
 
     def _join_directly(self) -> None:
         one, other = self._devices
@@ -102,6 +117,13 @@ class TwoHosts:
         name, device = self._names[0], self._devices[0]
         told = json.loads(run("ip", "-n", name, "-s", "-j", "link", "show", "dev", device))
         return int(told[0]["stats64"]["rx"]["bytes"] + told[0]["stats64"]["tx"]["bytes"])
+
+    def start(self, host: int, *words: object) -> subprocess.Popen[str]:
+        """A command on one of them, 0 or 1; it finds the device of the cable in CABLE."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self._names[host], *map(str, words)],
+            stdout=subprocess.PIPE, text=True, env=os.environ | {"CABLE": self._devices[host]},
+        )  # fmt: skip
 
     def ssh(self) -> Path:
         """The folder of a program that runs a command on one of the hosts."""

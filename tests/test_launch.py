@@ -11,7 +11,7 @@ import pytest
 from real import RECIPE, REGATTA, command, light_fuse, until
 
 from regatta import folders, runs
-from regatta.launching.hosts import Fleet, read_slots
+from regatta.launching.hosts import Fleet, HostFailed, read_slots, run
 from regatta.launching.slurm import Job, script
 from regatta.worlds.leaving import EXIT_CODE
 
@@ -66,6 +66,8 @@ def test_the_script_goes_back_into_the_queue_when_it_had_to_leave(
         (["slurm", "-J", "a b", "--", *TRAIN], "leave out blanks"),
         (["slurm", "--sbatch", "-c4", "--", *TRAIN], "write an option of sbatch"),
         (["hosts", "a:x", "--", *TRAIN], "hosts 'a:x' (no such file): line 1"),
+        (["hosts", "hosts.txt", "--", *TRAIN], "there is no host file hosts.txt"),
+        (["hosts", "lists/all", "--", *TRAIN], "there is no host file lists/all"),
         (["hosts", "a:1,b:1", "--", "bench"], "write the command that each rank is to run"),
         (["hosts", "localhost:1,b:1", "--", *TRAIN], "localhost is every host itself"),
         (["hosts", "a:1", "--env", "a-b=1", "--", *TRAIN], "write NAME or NAME=VALUE"),
@@ -176,8 +178,20 @@ def test_a_host_that_fails_ends_the_others(start, tmp_path):
     process = start("here:2", *long(folder, *fuse))
     _, stderr = process.communicate(timeout=50)
     assert process.returncode != 0
+    assert "[here] rank 1 was killed by SIGKILL" in stderr
     assert "host here ended with exit code" in stderr
     until(lambda: nobody_is_left(folder), "all processes are gone")
+
+
+@pytest.mark.parametrize(
+    ("codes", "who"),
+    [((1, 137), "b"), ((137, 1), "a"), ((1, 255), "b"), ((0, 1), "b"), ((2, 1), "a")],
+)
+def test_the_host_that_began_is_named_and_not_who_missed_it(codes, who):
+    commands = {name: ["sh", "-c", f"exit {code}"] for name, code in zip("ab", codes, strict=True)}
+    with pytest.raises(HostFailed, match=f"host {who} ") as failed:
+        run(commands, lambda: False)
+    assert failed.value.code == max(codes)
 
 
 @pytest.mark.real

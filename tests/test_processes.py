@@ -15,6 +15,7 @@ from real import RECIPE, command, light_fuse, members, plan, torchrun, until
 
 from regatta import runs
 from regatta.comm import ANY, WorldFailed
+from regatta.events import Ended, read
 from regatta.worlds.launch import RankFailed, launch
 from regatta.worlds.processes import ProcessComm, connect, run_blocking
 
@@ -239,6 +240,16 @@ def test_an_interrupt_saves_and_ends_in_good_order(tmp_path):
     assert "interrupt" in stdout
     assert runs.replay(tmp_path / "run").identical
     assert command("train", RECIPE, "-o", tmp_path / "run").returncode == 2  # it is there already
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "averaging", "parameter-server"])
+def test_an_interrupt_that_one_worker_hears_first_interrupts_the_run(strategy, tmp_path):
+    """Whoever holds the answer may have been halted by then: it says why all the same."""
+    settings = light_fuse(tmp_path, rank=1, turn=5, how="int")
+    runs.train(plan(tmp_path / "run", strategy, 2, settings))
+    (ended,) = [e for e in read(tmp_path / "run" / "events.jsonl") if isinstance(e, Ended)]
+    assert ended.reason == "interrupt"
+    assert runs.replay(tmp_path / "run").identical
 
 
 def _several_open_sums(rank, size, init_method):

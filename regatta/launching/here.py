@@ -29,6 +29,8 @@ _CUT = ""  # as a line: there will be none any more
 _SIGNAL_OF: Final = {LEAVE: signal.SIGTERM, INTERRUPT: signal.SIGINT}
 _GRACE_SECONDS = 5.0  # for other ranks to tell what they saw, before they are killed
 _TICK_SECONDS = 0.1
+# PyTorch warns of every host whose address has no name, which hinders nobody.
+_QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,12 @@ def run(share: Share, words: Sequence[str], line: TextIO) -> int:
     command = [sys.executable, "-m", "regatta", *words]
     ranks = [
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, env=os.environ | share.environment(local)
+            command, stdin=subprocess.DEVNULL, env=_QUIET | os.environ | share.environment(local)
         )
         for local in range(share.count)
     ]
     try:
-        return _until_the_end(ranks, said)
+        return _until_the_end(share, ranks, said)
     finally:
         for rank in ranks:
             rank.kill()
@@ -95,7 +97,7 @@ def _hear_line(line: TextIO, said: Said) -> None:
     said.put(_CUT)
 
 
-def _until_the_end(ranks: Sequence[subprocess.Popen[bytes]], said: Said) -> int:
+def _until_the_end(share: Share, ranks: Sequence[subprocess.Popen[bytes]], said: Said) -> int:
     failure, deadline = None, float("inf")
     while None in (codes := [rank.poll() for rank in ranks]) and time.monotonic() < deadline:
         if failure is None and (failure := first_failure(codes)) is not None:
@@ -109,7 +111,16 @@ def _until_the_end(ranks: Sequence[subprocess.Popen[bytes]], said: Said) -> int:
         for rank in ranks:
             if word in _SIGNAL_OF and rank.poll() is None:
                 rank.send_signal(_SIGNAL_OF[word])
+    _tell_of_the_killed(share, codes)
     return common(codes, first_failure(codes) if failure is None else failure)
+
+
+def _tell_of_the_killed(share: Share, codes: Sequence[int | None]) -> None:
+    """They cannot say it themselves."""
+    for rank, code in enumerate(codes, share.first):
+        if code is not None and code < 0:
+            how = signal.Signals(-code).name
+            print(f"rank {rank} was killed by {how}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

@@ -27,6 +27,7 @@ _SSH_FAILED: Final = 255
 _FIRST_PORT, _PORTS = 12_288, 20_480  # as Slurm's jobs have
 _GRACE_SECONDS = 15.0  # for other hosts to tell what they saw, before they are ended
 _TICK_SECONDS = 0.1
+_LISTS: Final = (".txt", ".hosts", ".list")  # no name of a host ends so
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def read_slots(text: str) -> dict[str, int]:
     """Of a host file, or of a list as `a:4,b:2`."""
     path = Path(text)
     is_file = path.is_file()
+    if not is_file and ("/" in text or path.suffix in _LISTS):
+        raise ValueError(f"there is no host file {path}: write one, or the hosts as a:4,b:2")
     try:
         return read_hostfile(path.read_text() if is_file else text.replace(",", "\n"))
     except Unreadable as error:
@@ -159,10 +162,15 @@ def _until_the_end(hosts: Sequence[_Host], leaving: Asked) -> int:
             if interrupts > 1:
                 raise
             _tell(hosts, INTERRUPT)
-    failure = first_failure(codes) if failure is None else failure
-    if failure is not None:
-        who = next(host.name for host, code in zip(hosts, codes, strict=True) if code == failure)
-        raise HostFailed(who, common(codes, failure))
+    failures = [
+        (common(codes, code), host.name)
+        for host, code in zip(hosts, codes, strict=True)
+        if first_failure([code]) is not None
+    ]
+    if failures:
+        # A signal, or a line that was cut, is the cause of what other hosts tell with lower codes.
+        code, who = max(failures, key=lambda failed: failed[0])
+        raise HostFailed(who, code)
     return common(codes, None)
 
 

@@ -3,11 +3,12 @@
 Measured on gloo (torch 2.13): an any-source receive does not notice a dead peer, a named one fails
 within 0.02 s of a death; a send waits for its receive. So every peer has a thread here that always
 receives by name, header first, then payload. A send therefore always finds its receive, and nobody
-waits for the receiver's attention.
+waits for the receiver's attention. Receives are begun ahead of what they are for: see `ahead`.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,9 +19,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regatta.comm import Message, WorldFailed
+from regatta.worlds.ahead import Ahead, Tags
 from regatta.worlds.headers import DTYPES, Nonsense, dtype_to_receive
 
 _UNDER_WAY = 4  # sends a peer that may be unfinished before the oldest is waited for
+_HEADERS, _PAYLOADS = 0, 2  # from which on they have tags
+_HEADER = 4  # numbers
+_AHEAD = 4  # messages that a peer may send before this rank has looked at the first
+_BYTES_AHEAD = 1 << 22  # of a length, at most: what takes longer does not mind a journey
+_PLACE = re.compile(r"^\[\S+\.(cc|cpp|h):\d+\] ")
 
 
 class Sockets:
@@ -36,6 +43,7 @@ class Sockets:
         self._put = put
         self._lose = lose
         self._sends: dict[int, deque[tuple[Any, Tensor]]] = {p: deque() for p in peers}
+        self._tags = {peer: (Tags(_HEADERS), Tags(_PAYLOADS)) for peer in self._sends}
         self._threads = [
             threading.Thread(target=self._receive_from, args=(peer,), daemon=True)
             for peer in self._sends
@@ -46,16 +54,17 @@ class Sockets:
     def send(self, dst: int, tag: int, version: int, data: Tensor) -> None:
         """Start a send; the payload is a value, so it needs no copy."""
         header = torch.tensor([tag, version, DTYPES.index(data.dtype), data.numel()])
+        headers, payloads = self._tags[dst]
         try:
-            self._start(dst, header)
+            self._start(dst, header, headers)
             if data.numel():
-                self._start(dst, data)
+                self._start(dst, data, payloads)
         except RuntimeError as error:
-            raise WorldFailed(f"rank {dst} is gone: {_first_line(error)}") from None
+            raise WorldFailed(f"rank {dst} is gone: {complaint(error)}") from None
 
-    def _start(self, dst: int, tensor: Tensor) -> None:
-        sends = self._sends[dst]
-        sends.append((dist.isend(tensor, dst, group=self._group), tensor))
+    def _start(self, dst: int, tensor: Tensor, tags: Tags) -> None:
+        sends, tag = self._sends[dst], tags.of(tensor.dtype, tensor.numel())
+        sends.append((dist.isend(tensor, dst, group=self._group, tag=tag), tensor))
         while len(sends) > _UNDER_WAY:
             work, _ = sends.popleft()
             work.wait()
@@ -69,19 +78,23 @@ class Sockets:
             thread.join()
 
     def _receive_from(self, peer: int) -> None:
-        header = torch.empty(4, dtype=torch.int64)
+        headers, payloads = (Ahead(self._group, peer, first) for first in (_HEADERS, _PAYLOADS))
         goes_on = True
         try:
             while goes_on:
-                dist.recv(header, peer, group=self._group)
+                header = headers.take_next(torch.int64, _HEADER, _AHEAD)
                 tag, version, code, numel = header.tolist()
-                data = torch.empty(numel, dtype=dtype_to_receive(code, numel))
+                dtype = dtype_to_receive(code, numel)
+                data = torch.empty(0, dtype=dtype)
                 if numel:
-                    dist.recv(data, peer, group=self._group)
+                    ahead = min(_AHEAD, _BYTES_AHEAD // (numel * dtype.itemsize))
+                    data = payloads.take_next(dtype, numel, ahead)
                 goes_on = self._put(Message(peer, tag, version, data))
         except (RuntimeError, MemoryError, Nonsense) as error:
-            self._lose(peer, _first_line(error))
+            self._lose(peer, complaint(error))
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def complaint(error: BaseException) -> str:
+    """What gloo says, without where in its text it does and whom to ask."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _PLACE.sub("", first).partition(" This is typically caused")[0]

@@ -3,12 +3,14 @@
 Each rank owns a stripe of the vector: it receives that stripe from all others, adds up in the order
 of `adding`, and sends the sum to all. Every byte travels as often as in a ring, but the order is
 fixed (gloo's own all-reduce differs in a fifth of the elements at three ranks). Measured on two
-ranks and 176 MB: 153 ms, gloo's all-reduce 213 ms.
+ranks and 176 MB: 153 ms, gloo's all-reduce 213 ms. All receives are begun before their messages can
+be sent (see `ahead`), so that a sum waits for two journeys and not for four.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,10 +19,11 @@ from torch import Tensor
 
 from regatta.comm import WorldFailed
 from regatta.worlds.adding import add_up, by_host, stripes_of
+from regatta.worlds.ahead import Ahead, Tags
 from regatta.worlds.collectives import Finish
+from regatta.worlds.sockets import complaint
 
-_GATHER, _SPREAD = 1, 2  # tags
-_MOST_SPARE = 16
+_SPREAD, _GATHER = 1, 2  # tags: the one, and from which on there is one for every length
 
 
 class SocketsSum:
@@ -31,27 +34,32 @@ class SocketsSum:
         self._ranks = ranks
         self._me = ranks.index(dist.get_rank())
         self._hosts = by_host(ranks, hosts)
-        self._spare: list[Tensor] = []  # memory to receive into, kept from one sum to the next
+        self._others = [n for n in range(len(ranks)) if ranks[n] != dist.get_rank()]
+        self._tags = {n: Tags(_GATHER) for n in self._others}
+        self._parts = {n: Ahead(group, ranks[n], _GATHER) for n in self._others}
 
     def sum(self, data: Tensor, into: Tensor | None = None) -> Finish:
         """Send what others need; what is returned waits, adds up and spreads the sum."""
         result = torch.empty_like(data) if into is None else into
         stripes = stripes_of(data.numel(), len(self._ranks))
-        mine = stripes[self._me]
-        others = [n for n in range(len(self._ranks)) if n != self._me]
-        parts = {self._ranks[n]: self._take_spare(data[mine]) for n in others}
-        sends = [self._send(data[stripes[n]], n, _GATHER) for n in others]
-        receives = [self._receive(parts[self._ranks[n]], n, _GATHER) for n in others]
+        mine, others = stripes[self._me], self._others
+        own = data[mine]
+        with _all_alive():
+            parts = {n: self._parts[n].take(own.dtype, own.numel()) for n in others}
+            sends = [self._send_part(data[stripes[n]], n) for n in others]
+            # Nobody sends a sum before this rank's part of it has come, and then that is free.
+            back = [self._receive_sum(result[stripes[n]], n) for n in others]
 
         def finish() -> Tensor:
-            finished(*receives)
-            known = parts | {self._ranks[self._me]: data[mine]}
+            finished(*(part.work for part in parts.values()))
+            known = {self._ranks[n]: part.data for n, part in parts.items()}
+            known[self._ranks[self._me]] = own
             add_up([[known[rank] for rank in ranks] for ranks in self._hosts], result[mine])
-            finished(*sends)  # before their stripes are written to
-            spread = [self._send(result[mine], n, _SPREAD) for n in others]
-            back = [self._receive(result[stripes[n]], n, _SPREAD) for n in others]
-            finished(*back, *spread)
-            self._spare = [*parts.values(), *self._spare][:_MOST_SPARE]
+            with _all_alive():
+                spread = [self._send_sum(result[mine], n) for n in others]
+                for n, part in parts.items():
+                    self._parts[n].be_ready(part.data)
+            finished(*sends, *back, *spread)
             return result
 
         return finish
@@ -60,17 +68,15 @@ class SocketsSum:
         copy = data.clone()
         return _when_finished(dist.broadcast(copy, root, group=self._group, async_op=True), copy)
 
-    def _send(self, data: Tensor, to: int, tag: int) -> Any:
+    def _send_part(self, data: Tensor, to: int) -> Any:
+        tag = self._tags[to].of(data.dtype, data.numel())
         return dist.isend(data, self._ranks[to], group=self._group, tag=tag)
 
-    def _receive(self, data: Tensor, source: int, tag: int) -> Any:
-        return dist.irecv(data, self._ranks[source], group=self._group, tag=tag)
+    def _send_sum(self, data: Tensor, to: int) -> Any:
+        return dist.isend(data, self._ranks[to], group=self._group, tag=_SPREAD)
 
-    def _take_spare(self, like: Tensor) -> Tensor:
-        for number, tensor in enumerate(self._spare):
-            if tensor.numel() == like.numel() and tensor.dtype == like.dtype:
-                return self._spare.pop(number)
-        return torch.empty_like(like)
+    def _receive_sum(self, data: Tensor, source: int) -> Any:
+        return dist.irecv(data, self._ranks[source], group=self._group, tag=_SPREAD)
 
 
 class NcclSum:
@@ -99,9 +105,16 @@ def _when_finished(work: Any, result: Tensor) -> Finish:
 
 
 def finished(*works: Any) -> None:
-    """Wait for operations; a peer that is gone is named as such."""
-    try:
+    """Wait for operations."""
+    with _all_alive():
         for work in works:
             work.wait()
+
+
+@contextmanager
+def _all_alive() -> Iterator[None]:
+    """A peer that is gone is named as such."""
+    try:
+        yield
     except RuntimeError as error:
-        raise WorldFailed(f"another rank is gone: {str(error).splitlines()[0]}") from None
+        raise WorldFailed(f"another rank is gone: {complaint(error)}") from None
