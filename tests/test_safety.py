@@ -27,8 +27,8 @@ from torch.distributed import TCPStore
 
 import regatta
 from regatta import config, folders, recipes, resolve, runs
-from regatta.config import Stop
 from regatta.comm import ANY
+from regatta.config import Stop
 from regatta.events import Tail, from_line, read_what_there_is, to_line
 from regatta.exports import convert
 from regatta.folders import Plan
@@ -295,10 +295,12 @@ def test_so_does_the_place_where_ranks_meet(tmp_path):
         addresses = listening(pid for process in processes for pid in members(process.pid))
         stranger = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         can_read = stranger.check(["regatta/here/0"])
+        stranger.set("regatta/here/0", "changed")
+        can_write = stranger.get("regatta/here/0") == b"changed"
     finally:
         for process in processes:
             ended(process)
-    assert can_read, "nobody is asked who they are: docs/security.md says so"
+    assert (can_read, can_write) == (True, True), "nobody is asked who they are: docs/security.md says so"
     assert addresses
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
 
