@@ -250,7 +250,7 @@ def test_a_launcher_that_was_killed_is_resumed_at_once(running):
     tell(process, signal.SIGCONT)
     process.kill()
     again, _ = folders.open_plan(folder)
-    epochs = float(checkpoint.newest(again.checkpoints).name) + 1
+    epochs = float(checkpoint.newest(again.checkpoints).name) + 5  # its ranks go on for a moment
     stop = replace(again.run.stop, epochs=epochs)
     runs.train(replace(again, run=replace(again.run, stop=stop)), resume=True)
     assert not (folder / lock.FILE).exists()

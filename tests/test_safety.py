@@ -10,25 +10,33 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from helpers import small_run
 from racing import events_of, make_race, straight, write_events
 from real import RECIPE, REGATTA, members, until
+from test_wires import play
+from torch.distributed import TCPStore
 
 import regatta
 from regatta import config, folders, recipes, resolve, runs
+from regatta.comm import ANY
 from regatta.config import Stop
 from regatta.events import Tail, from_line, read_what_there_is, to_line
+from regatta.exports import convert
 from regatta.folders import Plan
 from regatta.race.entries import FILE, Lane, declared
 from regatta.race.outcome import of_run
 from regatta.report.forms import as_markdown
 from regatta.report.page import html
+from regatta.worlds.arena import Arena
 
 PACKAGE = Path(regatta.__file__).parent
 SOURCES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -137,6 +145,18 @@ def test_whose_parts_are_all_known_execute_nothing(foreign):
     assert plan.run.task.name == "teacher"
     assert runs.replay(foreign).identical
     html(of_run(foreign))
+
+
+def test_who_only_looks_executes_nothing(foreign, tmp_path):
+    """Even where the recipe is needed to know what the run is."""
+    stored = json.loads((foreign / "run.json").read_text())
+    stored["run"]["task"]["name"] = "of its own"
+    stored["sha256"] = folders._digest(stored)
+    (foreign / "run.json").write_text(json.dumps(stored))
+    html(of_run(foreign))
+    for to in ("mlperf", "trace", "dawnbench"):
+        assert convert(foreign, to, tmp_path / to)
+    assert Tail(foreign / "events.jsonl", from_start=True)()
 
 
 def test_a_resumed_run_executes_the_recipe_that_is_named_alone(foreign):
@@ -273,11 +293,84 @@ def test_so_does_the_place_where_ranks_meet(tmp_path):
         events = folder / "events.jsonl"
         until(lambda: events.exists() and '"progress"' in events.read_text(), "a step is made", 50)
         addresses = listening(pid for process in processes for pid in members(process.pid))
+        stranger = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        can_read = stranger.check(["regatta/here/0"])
+        stranger.set("regatta/here/0", "changed")
+        can_write = stranger.get("regatta/here/0") == b"changed"
     finally:
         for process in processes:
             ended(process)
+    assert (can_read, can_write) == (True, True), "nobody is asked who they are"
     assert addresses
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
+
+
+SECRET = b"a weight that nobody is to see .."  # 32 letters and more
+
+
+class Listener:
+    """Whatever crosses this machine's loopback, as root sees it."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self._socket.bind(("lo", 0))
+        self._socket.settimeout(0.2)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._listen)
+        self.heard = False
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while not (self._ends.is_set() or self.heard):
+            with suppress(TimeoutError):
+                self.heard = SECRET in self._socket.recv(1 << 17)
+
+
+async def _tell(comm):
+    if comm.rank == 1:
+        await comm.send(0, torch.frombuffer(bytearray(SECRET), dtype=torch.uint8))
+        return None
+    return bytes((await comm.recv(ANY)).data.tolist())
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hears what others send")
+@pytest.mark.parametrize("transport", ["sockets", "auto"])
+def test_who_listens_on_the_way_reads_what_sockets_carry(transport):
+    """Memory and pipes between ranks of one host carry nothing by there."""
+    with Listener() as listener:
+        assert play(2, _tell, transport)[0] == SECRET
+        if transport == "sockets":
+            until(lambda: listener.heard, "it is heard")
+    assert listener.heard == (transport == "sockets")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_no_other_user_opens_the_memory_of_a_rank():
+    arena = Arena(2)
+    path = f"/proc/{os.getpid()}/fd/{arena.file}"
+    code = f"import os; os.setuid(65534); os.open({path!r}, os.O_RDONLY)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Permission denied" in done.stderr
+
+
+def test_a_umask_keeps_a_run_to_oneself(tmp_path):
+    run = small_run("all-reduce", 2, stop=Stop(epochs=0.01))
+    before = os.umask(0o077)
+    try:
+        runs.simulate(run, Plan("teacher", run, tmp_path / "run"))
+    finally:
+        os.umask(before)
+    assert all(not path.stat().st_mode & 0o077 for path in (tmp_path / "run").rglob("*"))
+    assert not (tmp_path / "run").stat().st_mode & 0o077
 
 
 def test_settings_name_no_attributes():

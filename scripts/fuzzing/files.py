@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def events(folder: Path) -> Target:
 def _show(home: Path, log: of_run.Log) -> None:
     outcome = outcome_of(home)
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    Display(terminal, "a run", 3.0)(log.events[:_SHOWN])
+    with closing(Display(terminal, "a run", 3.0)) as display:
+        display(log.events[:_SHOWN])
     for table in (race_table(outcome), *map(shown, all_tables(outcome))):
         terminal.print(table)
     for standing in outcome.standings:
