@@ -168,12 +168,13 @@ class Beside:
             numbers = memoryview(beside.read_bytes()).cast("q")
         except FileNotFoundError:
             return
-        recorder = Recorder(path, rank)
-        recorder.begin(numbers[1])
-        for coded in numbers[cls._HEAD : cls._HEAD + numbers[0]]:
-            outcome, kind = divmod(coded, len(KINDS))
-            recorder.note(KINDS[kind], outcome)
-        recorder.close()
+        if numbers:  # else it has died before it could write any
+            recorder = Recorder(path, rank)
+            recorder.begin(numbers[1])
+            for coded in numbers[cls._HEAD : cls._HEAD + numbers[0]]:
+                outcome, kind = divmod(coded, len(KINDS))
+                recorder.note(KINDS[kind], outcome)
+            recorder.close()
         beside.unlink()
 
     @classmethod

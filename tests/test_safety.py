@@ -300,7 +300,7 @@ def test_so_does_the_place_where_ranks_meet(tmp_path):
     finally:
         for process in processes:
             ended(process)
-    assert (can_read, can_write) == (True, True), "nobody is asked who they are: docs/security.md says so"
+    assert (can_read, can_write) == (True, True), "nobody is asked who they are"
     assert addresses
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
 

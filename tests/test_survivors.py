@@ -210,6 +210,12 @@ def test_what_was_not_written_yet_is_found_beside(tmp_path):
     assert choices.read(path) == recorded
 
 
+def test_who_dies_before_it_notes_anything_leaves_nothing(tmp_path):
+    Beside.path_of(tmp_path / "choices.jsonl", 3).touch()
+    Beside.recover(tmp_path / "choices.jsonl", 3)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_ends_well_leaves_nothing_beside(tmp_path):
     path = tmp_path / "choices.jsonl"
     lives = Recorder(path, 0, mortal=True)
