@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 _MOST_LENGTHS: Final = 64  # that have a tag of their own; all others share one
+_AHEAD: Final = 4  # messages of a length that a peer may send before the first is taken
+_BYTES_AHEAD: Final = 1 << 23  # from a peer: what is longer does not mind a journey
 
 
 class Tags:
@@ -48,24 +50,30 @@ class Ahead:
         self._group, self._peer = group, peer
         self._tags = Tags(first_tag)
         self._ready: defaultdict[int, deque[Receive]] = defaultdict(deque)
+        self._bytes_ready = 0
 
     def take(self, dtype: torch.dtype, numel: int) -> Receive:
         """The next of this length."""
         tag = self._tags.of(dtype, numel)
-        ready = self._ready[tag]
-        return ready.popleft() if ready else self._begin(torch.empty(numel, dtype=dtype), tag)
+        if not self._ready[tag]:
+            return self._begin(torch.empty(numel, dtype=dtype), tag)
+        receive = self._ready[tag].popleft()
+        self._bytes_ready -= receive.data.nbytes
+        return receive
 
     def be_ready(self, data: Tensor) -> None:
         """Receive the next of its length into this memory."""
         tag = self._tags.of(data.dtype, data.numel())
         if not self._tags.is_shared(tag):
             self._ready[tag].append(self._begin(data, tag))
+            self._bytes_ready += data.nbytes
 
-    def take_next(self, dtype: torch.dtype, numel: int, ahead: int) -> Tensor:
-        """Wait for it, while so many after it may come."""
+    def take_next(self, dtype: torch.dtype, numel: int) -> Tensor:
+        """Wait for it, while some more after it may come."""
         work, data = self.take(dtype, numel)
-        for _ in range(len(self._ready[self._tags.of(dtype, numel)]), ahead):
-            self.be_ready(torch.empty_like(data))
+        for _ in range(len(self._ready[self._tags.of(dtype, numel)]), _AHEAD):
+            if self._bytes_ready + data.nbytes <= _BYTES_AHEAD:
+                self.be_ready(torch.empty_like(data))
         work.wait()
         return data
 

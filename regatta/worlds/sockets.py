@@ -25,8 +25,6 @@ from regatta.worlds.headers import DTYPES, Nonsense, dtype_to_receive
 _UNDER_WAY = 4  # sends a peer that may be unfinished before the oldest is waited for
 _HEADERS, _PAYLOADS = 0, 2  # from which on they have tags
 _HEADER = 4  # numbers
-_AHEAD = 4  # messages that a peer may send before this rank has looked at the first
-_BYTES_AHEAD = 1 << 22  # of a length, at most: what takes longer does not mind a journey
 _PLACE = re.compile(r"^\[\S+\.(cc|cpp|h):\d+\] ")
 
 
@@ -82,13 +80,12 @@ class Sockets:
         goes_on = True
         try:
             while goes_on:
-                header = headers.take_next(torch.int64, _HEADER, _AHEAD)
+                header = headers.take_next(torch.int64, _HEADER)
                 tag, version, code, numel = header.tolist()
                 dtype = dtype_to_receive(code, numel)
                 data = torch.empty(0, dtype=dtype)
                 if numel:
-                    ahead = min(_AHEAD, _BYTES_AHEAD // (numel * dtype.itemsize))
-                    data = payloads.take_next(dtype, numel, ahead)
+                    data = payloads.take_next(dtype, numel)
                 goes_on = self._put(Message(peer, tag, version, data))
         except (RuntimeError, MemoryError, Nonsense) as error:
             self._lose(peer, complaint(error))
