@@ -152,7 +152,7 @@ def ring() -> None:
     rows = []
     for nodes in (1, 2, 4, 6, 8, 10, 12, 16):
         formula = min(nodes, most)
-        found = speed("ring", nodes, cluster, sizes, 1, turns=200) / alone
+        found = speed("ring", nodes, cluster, sizes, 1, turns=1000) / alone
         rows.append([nodes, f"{formula:.2f}", f"{found:.2f}", error(found, formula)])
     table(["nodes", "by the formula", "by the clock", "difference"], rows)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from regatta.cli.common import AsJson, app, for_tables, out
+
+if TYPE_CHECKING:
+    from regatta.cluster.described import Host
 
 
 @app.command()
@@ -93,9 +96,8 @@ def clusters(
         given = "".join(f"{f} = {v!r}\n" for f, v in asdict(cluster).items() if f != "described")
         out.print((cluster_text(name) or given).rstrip(), markup=False, soft_wrap=True)
         if cluster.described:
-            hosts = ((name, len(host.devices)) for name, host in cluster.described.every_host)
-            places = (f"{name}/0..{count - 1}" if count else name for name, count in hosts)
-            out.print(f"Places: {' '.join(places)}", markup=False, soft_wrap=True)
+            places = " ".join(map(_places, cluster.described.hosts))
+            out.print(f"Places: {places}", markup=False, soft_wrap=True)
         return
     table = Table("cluster", "what it is")
     for each in known:
@@ -104,8 +106,16 @@ def clusters(
         table.add_row(each, files[each].split("\n")[0].lstrip("# ") if each in files else wires)
     out.print(table)
     out.print(
-        "Values and their sources: regatta clusters NAME. Your own: a .toml, .yaml or .json file"
+        "Values and their sources: regatta clusters NAME. Your own: a .toml, .yaml or .json file, "
+        "a network of ASTRA-sim, a hostfile"
     )
+
+
+def _places(host: Host) -> str:
+    """Of all that are alike: old-0..3/0..7."""
+    name = host.name + (f"-0..{host.count - 1}" if host.count > 1 else "")
+    last = len(host.devices) - 1
+    return name + (f"/0..{last}" if last > 0 else "/0" if last == 0 else "")
 
 
 @app.command()

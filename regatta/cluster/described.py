@@ -199,10 +199,19 @@ class Described:
     def every_host(self) -> list[tuple[str, Host]]:
         """One by one, by their own names: `node-0`, `node-1`."""
         return [
-            (host.name if host.count == 1 else f"{host.name}-{number}", host)
-            for host in self.hosts
-            for number in range(host.count)
+            (copy_name(host, number), host) for host in self.hosts for number in range(host.count)
         ]
+
+    @property
+    def cuttable(self) -> list[str]:
+        """What a fault may name: a kind of link, or the one above a switch."""
+        return [link.name for link in self.links] + [
+            copy_name(switch, n) for switch in self.switches for n in range(switch.count)
+        ]
+
+
+def copy_name(part: Host | Switch, number: int) -> str:
+    return part.name if part.count == 1 else f"{part.name}-{number}"
 
 
 def _named(name: str, parts: Sequence[Part]) -> Part:

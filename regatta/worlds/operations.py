@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from regatta.cluster.faults import Cut
+from regatta.cluster.faults import Cut, CutLink
 from regatta.cluster.sums import Sums
 from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
@@ -205,7 +205,7 @@ class Group:
         members: tuple[int, ...],
         by_host: Sequence[Sequence[int]],
         charged: Sums,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[Cut | CutLink] = (),
     ) -> None:
         self.members = members
         self.cuts = cuts

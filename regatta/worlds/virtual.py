@@ -17,7 +17,7 @@ import torch
 
 from regatta.choices import NOTHING, Chance, Kind, Live
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work
+from regatta.cluster.faults import Crash, Cut, CutLink, Slow, end_of_cuts, end_of_work
 from regatta.comm import ANY, DATA, WORLD, Load, Message, Op, Seconds, Traffic, Vector
 from regatta.worlds.adding import by_host
 from regatta.worlds.hardware import Device, Link
@@ -67,7 +67,7 @@ class VirtualWorld:
         self._heap: list[tuple[Seconds, int, Callable[[Any], None], Any]] = []
         self._ticket = count(1)
         faults = cluster.faults_of(size, max(self.hosts) + 1)
-        cuts = [fault for fault in faults if isinstance(fault, Cut)]
+        self._cuts = cuts = [fault for fault in faults if isinstance(fault, Cut)]
         cards = {
             host: Link(cluster.latency, cluster.bandwidth, [c for c in cuts if c.host == host])
             for host in self.hosts
@@ -76,8 +76,9 @@ class VirtualWorld:
         if cluster.described:
             from regatta.worlds.wired import WiredComm, Wires  # they build on what is here
 
-            kind, self.wires = WiredComm, Wires(cluster, site, cuts)
-        self._groups = {name: self._group(name, of, cuts) for name, of in self.groups.items()}
+            named = [fault for fault in faults if isinstance(fault, CutLink)]
+            kind, self.wires = WiredComm, Wires(cluster, site, [*cuts, *named])
+        self._groups = {name: self._group(name, of) for name, of in self.groups.items()}
         self.comms: list[VirtualComm] = []
         for rank, owner in enumerate(site.owners):
             seconds, card = site.computing(cluster, rank), cards[self.hosts[rank]]
@@ -110,11 +111,13 @@ class VirtualWorld:
                     comm._coroutine.close()
         return [comm._result for comm in self.comms]
 
-    def _group(self, name: str, ranks: tuple[int, ...], cuts: Sequence[Cut]) -> Group:
+    def _group(self, name: str, ranks: tuple[int, ...]) -> Group:
         """With what it is charged for sums, and the cuts that keep its ranks from each other."""
         order, wires = by_host(ranks, self.hosts), self.wires
-        charged = wires.sums(ranks) if wires else self.cluster.sums(len(ranks), len(order))
+        if wires:
+            return Group(name, ranks, order, wires.sums(ranks), wires.cuts_of(ranks))
         hosts = {self.hosts[rank] for rank in ranks} if len(order) > 1 else ()
+        cuts, charged = self._cuts, self.cluster.sums(len(ranks), len(order))
         return Group(name, ranks, order, charged, [cut for cut in cuts if cut.host in hosts])
 
     def _at(self, time: Seconds, action: Callable[[Any], None], argument: Any) -> None:
