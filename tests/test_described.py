@@ -249,6 +249,12 @@ def test_more_ranks_than_devices():
         ("latency = 50e-6", "device = 3", "cannot be read"),
         ('switch = "rack"', "", "switch.rack is used nowhere: name it in a [[host]], or leave"),
         ('"new", "new"', '"old"', "device.new is used nowhere"),
+        ('name = "b"', 'name = "a-1"', "there are two of the name host.a-1: one of them is a copy"),
+        ('name = "b"', 'name = "b/0"', "host.b/0: a host needs a name, without / and commas"),
+        ("count = 4", "count = 1000000000", "4,000,000,003 devices: a cluster has 1,000,000 at"),
+        ('["4 old"]', '["99999999999 old"]', "devices: a cluster has 1,000,000 at most"),
+        ("latency = 50e-6", "latency = inf", "cluster.latency must be finite"),
+        ("bandwidth_gigabytes = 6", "bandwidth = inf", "link.sockets.bandwidth must be finite"),
     ],
 )
 def test_other_nonsense(tmp_path, old, new, said):
@@ -270,6 +276,12 @@ def test_other_nonsense(tmp_path, old, new, said):
 )
 def test_units_in_names(line, field, value):
     assert getattr(described(line), field) == value
+
+
+def test_names_that_are_numbers_in_yaml(tmp_path):
+    (tmp_path / "mine.yaml").write_text("1: 2\n")
+    with pytest.raises(ValueError, match="unknown field of Cluster '1'"):
+        load_cluster(str(tmp_path / "mine.yaml"))
 
 
 def test_parts_without_hosts():
@@ -664,3 +676,13 @@ def test_topology_reads_described_hosts():
     assert advised["advised"]["left_out"] == ["0", "1"]
     flat = command("topology", "campos")
     assert (flat.returncode, "describes equal hosts" in flat.stderr) == (2, True)
+
+
+@pytest.mark.real
+def test_topology_takes_the_times_of_described_devices():
+    said = command("topology", "hu-8", "--samples", "1024", "--explain").stdout
+    assert "compute = 0.179098 s (1024 samples on a k80)" in said
+    said = command("topology", "hu-8", "--compute-seconds", "0.2", "--explain").stdout
+    assert "compute = 0.2 s (--compute-seconds)" in said
+    said = command("topology", "nowhere")
+    assert "or a shipped machine: hu, hu-8" in said.stderr

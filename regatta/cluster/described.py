@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -13,6 +12,8 @@ from regatta.cluster.checks import refuse_nonsense
 from regatta.cluster.device import Device
 from regatta.comm import Seconds
 from regatta.wording import nearest
+
+MOST = 1_000_000  # devices, or switches, that a cluster has
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,6 @@ class Link:
 
     def __post_init__(self) -> None:
         refuse_nonsense(self, f"link.{self.name}", ["bandwidth"], ["latency"])
-        if math.isinf(self.bandwidth + self.latency):
-            raise ValueError(f"link.{self.name}: bandwidth and latency must be finite")
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,8 @@ class Host:
 
     def __post_init__(self) -> None:
         where = f"host.{self.name}"
+        if not self.name or {"/", ","} & set(self.name):
+            raise ValueError(f"{where}: a host needs a name, without / and commas")
         refuse_nonsense(self, where, ["count"], ["price_per_hour", "watts"])
         if self.topology and (self.link or self.groups or self.direct):
             raise ValueError(f"{where}: a topology tells link, groups and direct: leave them out")
@@ -145,6 +146,14 @@ class Described:
             names = Counter(part.name for part in parts)
             if twice := [name for name, count in names.items() if count > 1]:
                 raise ValueError(f"there are two of the name {what}.{twice[0]}")
+        places = sum(host.count * max(1, len(host.devices)) for host in self.hosts)
+        switches = sum(switch.count for switch in self.switches)
+        for number, what in ((places, "devices"), (switches, "switches")):
+            if number > MOST:
+                raise ValueError(f"{number:,} {what}: a cluster has {MOST:,} at most")
+        copies = Counter(name for name, _ in self.every_host)
+        if twice := [name for name, count in copies.items() if count > 1]:
+            raise ValueError(f"there are two of the name host.{twice[0]}: one of them is a copy")
         for host in self.hosts:
             where = f"host.{host.name}"
             for kind in host.devices:

@@ -14,12 +14,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from regatta.cluster.described import Host, Link, copy_name
+from regatta.cluster.device import steady
 from regatta.cluster.faults import Cut, CutLink
 from regatta.cluster.rings import Ring, best_ring
 from regatta.cluster.sums import Circle, Sums
 from regatta.cluster.topology import Topology, Way
 from regatta.cluster.wiring import topology_of
-from regatta.comm import Seconds
+from regatta.comm import Load, Seconds
 
 if TYPE_CHECKING:
     from regatta.cluster import Cluster
@@ -43,6 +44,7 @@ class Route:
 
 class Paths:
     def __init__(self, cluster: Cluster) -> None:
+        self._others = cluster  # what is not said of a device is as it says of all
         self._described = described = cluster.described
         self._local = Link("local_", cluster.local_bandwidth, cluster.local_latency, cluster.duplex)
         self._card = Link("", cluster.bandwidth, cluster.latency, cluster.duplex)
@@ -54,6 +56,12 @@ class Paths:
 
     def topology(self, host: int) -> Topology:
         return self._topologies[host]
+
+    def minibatch(self, host: int, samples: int) -> Iterator[tuple[str, Seconds]]:
+        """What it takes on each kind of device."""
+        for kind in dict.fromkeys(self.hosts[host].devices):
+            device = self._described.kind(kind).beside(self._others)
+            yield kind, steady(device, 1.0)(Load(samples=samples))
 
     def card(self, host: int) -> Link:
         name = self.hosts[host].card

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from regatta.cluster import Cluster, machines
-from regatta.cluster.described import Bundle, Described, Host, Kind, Link, Switch, frozen
+from regatta.cluster.described import MOST, Bundle, Described, Host, Kind, Link, Switch, frozen
 from regatta.cluster.device import Device
 from regatta.cluster.paths import Paths
 from regatta.cluster.units import without_unit
@@ -53,7 +53,10 @@ def _described(parts: Mapping[str, Any], folder: Path) -> Described:
             raise ValueError(f"{what} must be tables: {_PARTS[what]}")
     if parts and not parts.get("host"):
         raise ValueError(f"{', '.join(parts)}, but no host that has them: add [[host]]")
-    named = {what: parts.get(what, {}).items() for what in ("device", "link", "switch")}
+    named = {
+        what: [(str(name), table) for name, table in parts.get(what, {}).items()]
+        for what in ("device", "link", "switch")
+    }
     return Described(
         tuple(Kind(name, tuple(_values(table, Device, f"device.{name}").items()))
               for name, table in named["device"]),
@@ -84,7 +87,9 @@ def _host(table: Mapping[str, Any], name: str, folder: Path) -> Host:
 def _counted(words: Any) -> list[Any]:
     """`4 v100` stands for four of them."""
     count, _, kind = words.partition(" ") if isinstance(words, str) else ("", "", "")
-    return [kind.strip()] * int(count) if kind and count.isdecimal() else [words]
+    if not (kind and count.isdecimal()):
+        return [words]
+    return [kind.strip()] * min(int(count), MOST + 1)  # which is refused
 
 
 def _printed(name: str, where: str, folder: Path) -> str:
@@ -120,7 +125,8 @@ def _values(
     known = sorted([*(f.name for f in fields(kind) if f.name != "described"), *beside])
     prefix = f"{where}." if where else ""
     values: dict[str, Any] = {}
-    for name, given in table.items():
+    for key, given in table.items():
+        name = str(key)  # YAML has numbers, too
         field, (times, by) = without_unit(name, prefix)
         if field not in known:
             raise ValueError(nearest(name, known, f"field of {where or 'Cluster'}"))
