@@ -38,7 +38,9 @@ def test_hours_of_hu(workers, minibatch, hours):
 @pytest.mark.parametrize("minibatch", [512, 1024, 2048])
 def test_all_eight_of_hu_are_no_better_than_six(minibatch):
     box = load_cluster("hu-8")
-    six, eight = (papers.speed("all-reduce", n, box, papers.HU, minibatch, turns=100) for n in (6, 8))
+    six, eight = (
+        papers.speed("all-reduce", n, box, papers.HU, minibatch, turns=100) for n in (6, 8)
+    )
     assert eight < 1.01 * six
 
 

@@ -81,10 +81,12 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """The clusters that simulation can charge by, and where their figures come from."""
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
 
     from regatta.cluster import machines
     from regatta.cluster.files import cluster_text, known_clusters, load_cluster
+
+    from regatta.cluster.probe import toml_value
 
     files, known = machines.described(), known_clusters()
     if as_json:
@@ -93,11 +95,15 @@ def clusters(
         return
     if name is not None:
         cluster = load_cluster(name)
-        given = "".join(f"{f} = {v!r}\n" for f, v in asdict(cluster).items() if f != "described")
-        out.print((cluster_text(name) or given).rstrip(), markup=False, soft_wrap=True)
+        text = cluster_text(name) or "".join(
+            f"{field.name} = {toml_value(getattr(cluster, field.name))}\n"
+            for field in fields(cluster)
+            if field.name != "described"
+        )
+        out.print(text.rstrip(), markup=False, soft_wrap=True)
         if cluster.described:
             places = " ".join(map(_places, cluster.described.hosts))
-            out.print(f"Places: {places}", markup=False, soft_wrap=True)
+            out.print(f"# Places: {places}", markup=False, soft_wrap=True)
         return
     table = Table("cluster", "what it is")
     for each in known:

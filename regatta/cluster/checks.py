@@ -18,5 +18,5 @@ def refuse_nonsense(
         if not getattr(part, name) >= 0:
             raise ValueError(f"{where}.{name} must not be negative")
     for name in (*positive, *not_negative):
-        if getattr(part, name) == math.inf:
+        if getattr(part, name) == math.inf and not name.endswith("bandwidth"):  # no network at all
             raise ValueError(f"{where}.{name} must be finite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -59,6 +60,8 @@ class Link:
 
     def __post_init__(self) -> None:
         refuse_nonsense(self, f"link.{self.name}", ["bandwidth"], ["latency"])
+        if self.bandwidth == math.inf:
+            raise ValueError(f"link.{self.name}.bandwidth must be finite")
 
 
 @dataclass(frozen=True)
