@@ -85,7 +85,6 @@ def clusters(
 
     from regatta.cluster import machines
     from regatta.cluster.files import cluster_text, known_clusters, load_cluster
-
     from regatta.cluster.probe import toml_value
 
     files, known = machines.described(), known_clusters()
