@@ -8,9 +8,10 @@ from regatta.tasks import Data
 from regatta.worlds.launch import WrongUsage
 
 
-def open_data(run: Run) -> Data:
+def open_data(run: Run, timing_only: bool = False) -> Data:
     """The task's data, if there is enough of them for all workers."""
-    data = run.task.open()
+    outline = getattr(run.task, "outline", run.task.open)  # nobody looks at samples then
+    data: Data = outline() if timing_only else run.task.open()
     try:
         order_of(run, data)
     except ValueError as error:

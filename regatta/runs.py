@@ -319,7 +319,7 @@ def _simulate(
     run: Run, plan: Plan | None, timing_only: bool, watch: Watcher
 ) -> tuple[list[RankEnded], list[Event]]:
     folder = plan.folder if plan else None
-    run, data = start.pinned(run, folder), open_data(run)
+    run, data = start.pinned(run, folder), open_data(run, timing_only)
     kept = None
     if plan is not None:
         start.check(run, data, plan.folder)

@@ -3,7 +3,8 @@
     python studies/papers.py [--only NAME ...]
 
     campos     Campos et al., Tables 1 and 2: fitted to one and two nodes of Table 2
-    hu         Hu et al., Table 2: fitted to one worker, and to six with the smallest minibatch
+    hu         Hu et al., Table 2: fitted to one worker, and to six with the smallest minibatch;
+               and what all eight of their processors would do
     ring       iFlytek's speedup of the ring, by its formula and by the clock
     averaging  Su & Chen's speedups: fitted to 16 workers
 
@@ -18,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from regatta.cluster import Cluster
+from regatta.cluster.files import load_cluster
 from regatta.config import Evaluation, Recording, Run, Stop, component
 from regatta.runs import simulate
 from regatta.tasks.vectors import Vectors
@@ -70,7 +72,7 @@ def error(predicted: float, published: float) -> str:
     return f"{predicted / published - 1:+.1%}"
 
 
-def _of_campos(base: Cluster) -> Cluster:
+def of_campos(base: Cluster) -> Cluster:
     def one(seconds: float) -> float:
         return -speed("all-reduce", 4, replace(base, sample_seconds=seconds), RESNET_50, 32)
 
@@ -82,26 +84,28 @@ def _of_campos(base: Cluster) -> Cluster:
     return replace(timed, bandwidth=fitted(two, 195.60, 5e7, 5e9))
 
 
+CAMPOS = [
+    ("Table 2: 1 node", "all-reduce", 4, 124.18),
+    ("2 nodes, 1 server", SHARED.format(1), 8, 195.60),
+    ("4 nodes, 3 servers", SHARED.format(3), 16, 383.09),
+    ("8 nodes, 7 servers", SHARED.format(7), 32, 809.10),
+    ("Table 1: 4 nodes and 3 of servers", APART.format(3), 16, 396.62),
+    ("4 nodes, 3 servers", SHARED.format(3), 16, 374.73),
+    ("4 nodes, 1 server", SHARED.format(1), 16, 292.22),
+]
+
+
 def campos() -> None:
     """One node tells the time of an image, two the bandwidth of a card; the rest is foretold."""
-    rows = [
-        ("Table 2: 1 node", "all-reduce", 4, 124.18),
-        ("2 nodes, 1 server", SHARED.format(1), 8, 195.60),
-        ("4 nodes, 3 servers", SHARED.format(3), 16, 383.09),
-        ("8 nodes, 7 servers", SHARED.format(7), 32, 809.10),
-        ("Table 1: 4 nodes and 3 of servers", APART.format(3), 16, 396.62),
-        ("4 nodes, 3 servers", SHARED.format(3), 16, 374.73),
-        ("4 nodes, 1 server", SHARED.format(1), 16, 292.22),
-    ]
     ways = {
-        "one message after the other": {},
-        "shared evenly": {"sharing": "fair"},
-        "shared evenly, one way at a time": {"sharing": "fair", "duplex": False},
+        "one message after the other": {"sharing": "turns"},
+        "shared evenly": {},  # as the shipped cluster has it
+        "shared evenly, one way at a time": {"duplex": False},
     }
     columns = []
     for values in ways.values():
-        cluster = _of_campos(Cluster(per_host=4, local_bandwidth=12.3e9, jitter=0.03, **values))
-        found = [speed(spec, n, cluster, RESNET_50, 32) for _, spec, n, _ in rows]
+        cluster = of_campos(replace(load_cluster("campos"), **values))
+        found = [speed(spec, n, cluster, RESNET_50, 32) for _, spec, n, _ in CAMPOS]
         columns.append((cluster.bandwidth, found))
     head = ["configuration", "published, images/s"]
     head += [f"{way}, {band / 1e9:.2f} GB/s" for way, (band, _) in zip(ways, columns, strict=True)]
@@ -110,37 +114,58 @@ def campos() -> None:
         [
             [name, f"{published:.1f}"]
             + [f"{found[n]:.1f}, {error(found[n], published)}" for _, found in columns]
-            for n, (name, _, _, published) in enumerate(rows)
+            for n, (name, _, _, published) in enumerate(CAMPOS)
         ],
     )
 
 
+FRAMES = 1063.4 * 360_000  # hours of speech, and frames an hour
+HU_TABLE = [(1, 256, 18.6), (6, 512, 8.4), (6, 1024, 6.1), (6, 2048, 4.3), (6, 4096, 3.8)]
+
+
+def epoch(cluster: Cluster, workers: int, minibatch: int) -> float:
+    """Hours."""
+    spec = "all-reduce" if workers > 1 else "single"
+    return FRAMES / speed(spec, workers, cluster, HU, minibatch, turns=100) / 3600
+
+
 def hu() -> None:
-    hours, frames = 1063.4, 360_000  # of speech; frames an hour
-    work = hours * frames
-
-    def epoch(cluster: Cluster, workers: int, minibatch: int) -> float:
-        spec = "all-reduce" if workers > 1 else "single"
-        return work / speed(spec, workers, cluster, HU, minibatch, turns=6) / 3600
-
-    base = Cluster(per_host=6, sample_seconds=18.6 * 3600 / work)
+    base = Cluster(per_host=6, sample_seconds=18.6 * 3600 / FRAMES)
 
     def six(bandwidth: float) -> float:
         return -epoch(replace(base, local_bandwidth=bandwidth), 6, 512)
 
     cluster = replace(base, local_bandwidth=fitted(six, -8.4, 1e8, 1e11))
-    rows = [(1, 256, 18.6), (6, 512, 8.4), (6, 1024, 6.1), (6, 2048, 4.3), (6, 4096, 3.8)]
     table(
         ["workers", "minibatch", "published, h an epoch", "foretold", "error"],
         [
             [n, m, published, f"{(told := epoch(cluster, n, m)):.2f}", error(told, published)]
-            for n, m, published in rows
+            for n, m, published in HU_TABLE
+        ],
+    )
+    box = load_cluster("hu-8")  # the same two figures, and its two sockets
+    alone = speed("single", 1, box, HU, 2048, turns=100)
+    table(
+        ["minibatch", "6 workers, speedup", "8 workers, speedup", "8 over 6"],
+        [
+            [m, f"{six / alone:.2f}", f"{eight / alone:.2f}", f"{eight / six:.2f}"]
+            for m in (512, 1024, 2048)
+            for six, eight in [[speed("all-reduce", n, box, HU, m, turns=100) for n in (6, 8)]]
         ],
     )
 
 
 def ring() -> None:
-    """One minibatch a second; the model takes a tenth to send, a fortieth to merge."""
+    rows = []
+    for nodes in (1, 2, 4, 6, 8, 10, 12, 16):
+        formula, found = of_ring(nodes)
+        rows.append([nodes, f"{formula:.2f}", f"{found:.2f}", error(found, formula)])
+    table(["nodes", "by the formula", "by the clock", "difference"], rows)
+
+
+def of_ring(nodes: int) -> tuple[float, float]:
+    """Speedup by formula and clock. One minibatch a second; the model takes a tenth to send, a
+    fortieth to merge."""
     nbytes, calculate, transmit, merge = 1_000_000, 1.0, 0.1, 0.025
     cluster = Cluster(
         sample_seconds=calculate, latency=0.0,
@@ -149,12 +174,8 @@ def ring() -> None:
     sizes = (1, nbytes // 8)  # 4 bytes a weight, weights and biases
     most = (calculate + merge) / (transmit + merge)
     alone = 1 / (calculate + merge)
-    rows = []
-    for nodes in (1, 2, 4, 6, 8, 10, 12, 16):
-        formula = min(nodes, most)
-        found = speed("ring", nodes, cluster, sizes, 1, turns=200) / alone
-        rows.append([nodes, f"{formula:.2f}", f"{found:.2f}", error(found, formula)])
-    table(["nodes", "by the formula", "by the clock", "difference"], rows)
+    # Many turns: the ring starts one node after the other.
+    return min(nodes, most), speed("ring", nodes, cluster, sizes, 1, turns=1000) / alone
 
 
 def averaging() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from real import command
 
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Crash, Cut, Slow, end_of_cuts, end_of_work, read_fault
+from regatta.cluster.faults import Crash, Cut, CutLink, Slow, end_of_cuts, end_of_work, read_fault
 from regatta.comm import Load, Phantom, WorldFailed
 from regatta.worlds.virtual import VirtualWorld
 
@@ -21,7 +21,8 @@ SECOND = Load(samples=1)
 @pytest.mark.parametrize(
     ("text", "fault"),
     [("slow rank=1 factor=3 from=2 to=5", Slow(1, 3.0, 2.0, 5.0)),
-     ("crash rank=2 at=4", Crash(2, 4.0)), ("cut host=0 from=1 to=2.5", Cut(0, 1.0, 2.5))],
+     ("crash rank=2 at=4", Crash(2, 4.0)), ("cut host=0 from=1 to=2.5", Cut(0, 1.0, 2.5)),
+     ("cut link=up from=1 to=2", CutLink("up", 1.0, 2.0))],
 )  # fmt: skip
 def test_faults_are_read(text, fault):
     assert read_fault(text) == fault
@@ -33,7 +34,8 @@ def test_faults_are_read(text, fault):
      ("crash rank=1", "should be like 'crash rank=1 at=4'"), ("crash rank=x at=1", "like"),
      ("crash rank=1 at=1 at=2", "like"), ("crash rank=-1 at=1", "rank must not be negative"),
      ("slow rank=1 factor=0 from=1 to=2", "factor"), ("cut host=0 from=2 to=2", "later than from"),
-     ("cut host=0 from=nan to=2", "from must not")],
+     ("cut host=0 from=nan to=2", "from must not"), ("cut link=up from=2 to=1", "later than from"),
+     ("cut host=0 link=up from=1 to=2", "like 'cut host=0 .* or 'cut link=")],
 )  # fmt: skip
 def test_nonsense_is_named(text, said):
     with pytest.raises(ValueError, match=said):
@@ -45,6 +47,11 @@ def test_whom_there_is_not():
     for fault in ("crash rank=2 at=1", slow, cut):
         with pytest.raises(ValueError, match="there are 2"):
             VirtualWorld(2, Cluster(faults=(fault,)))
+
+
+def test_links_of_equal_hosts_have_no_names():
+    with pytest.raises(ValueError, match="only links of described hosts have names"):
+        VirtualWorld(2, Cluster(faults=("cut link=up from=0 to=1",)))
 
 
 @given(

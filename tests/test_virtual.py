@@ -20,6 +20,9 @@ from regatta.events import Ended
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.parameter_server import ParameterServer
 from regatta.strategies.ring import Ring
+from regatta.tasks.sequences import Sequences
+from regatta.tasks.teacher import Teacher
+from regatta.tasks.vectors import Vectors
 from regatta.worlds.virtual import VirtualWorld
 
 LETTER = Phantom(8)  # 0.125 s of latency, 0.5 s of a network card in the ROUND cluster
@@ -422,6 +425,22 @@ def test_a_ring_is_as_fast_as_its_paper_says(workers):
     alone = workers * turns * (T_CALCULATE + T_MERGE)
     knee = (T_CALCULATE + T_MERGE) / (T_TRANSMIT + T_MERGE)
     assert alone / ring == pytest.approx(min(workers, knee), rel=0.01)
+
+
+@pytest.mark.parametrize("task", [Vectors, Sequences, Teacher])
+def test_no_sample_is_made_where_only_the_clock_is_charged(task):
+    plenty = task(train=10**11)  # terabytes of them
+    run = small_run("all-reduce", 4, task=plenty, minibatch=1, stop=Stop(samples=12))
+    ranks = play(run, timing_only=True).ranks
+    assert [rank.samples for rank in ranks] == [3] * 4
+    made, outlined = replace(plenty, train=8).open(), replace(plenty, train=8).outline()
+    batches = [data.batch(tensor([3, 1])) for data in (made, outlined)]
+    shapes = [[(part.shape, part.dtype) for part in parts_of(batch)] for batch in batches]
+    assert shapes[0] == shapes[1]
+
+
+def parts_of(batch):
+    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def test_staleness_at_a_server_is_workers_minus_one():

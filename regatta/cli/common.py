@@ -78,7 +78,7 @@ Threads = Annotated[int | None, typer.Option("--threads", help="computing thread
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object, nothing else")]
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", help="a shipped cluster, or a .toml or .json file")
+    str | None, typer.Option("--cluster", help="a shipped cluster, or a file: .toml, .yaml, .json")
 ]
 
 Oversubscribe = Annotated[

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from regatta.cli.common import AsJson, app, for_tables, out
+
+if TYPE_CHECKING:
+    from regatta.cluster.described import Host
 
 _FATES = {
     "go on": "the others go on, and what it has left to do is dealt out to them",
@@ -86,10 +89,11 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """The clusters that simulation can charge by, and where their figures come from."""
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
 
     from regatta.cluster import machines
     from regatta.cluster.files import cluster_text, known_clusters, load_cluster
+    from regatta.cluster.probe import toml_value
 
     files, known = machines.described(), known_clusters()
     if as_json:
@@ -98,12 +102,15 @@ def clusters(
         return
     if name is not None:
         cluster = load_cluster(name)
-        given = "".join(f"{f} = {v!r}\n" for f, v in asdict(cluster).items() if f != "described")
-        out.print((cluster_text(name) or given).rstrip(), markup=False, soft_wrap=True)
+        text = cluster_text(name) or "".join(
+            f"{field.name} = {toml_value(getattr(cluster, field.name))}\n"
+            for field in fields(cluster)
+            if field.name != "described"
+        )
+        out.print(text.rstrip(), markup=False, soft_wrap=True)
         if cluster.described:
-            hosts = ((name, len(host.devices)) for name, host in cluster.described.every_host)
-            places = (f"{name}/0..{count - 1}" if count else name for name, count in hosts)
-            out.print(f"Places: {' '.join(places)}", markup=False, soft_wrap=True)
+            places = " ".join(map(_places, cluster.described.hosts))
+            out.print(f"# Places: {places}", markup=False, soft_wrap=True)
         return
     table = Table("cluster", "what it is")
     for each in known:
@@ -112,8 +119,16 @@ def clusters(
         table.add_row(each, files[each].split("\n")[0].lstrip("# ") if each in files else wires)
     out.print(table)
     out.print(
-        "Values and their sources: regatta clusters NAME. Your own: a .toml, .yaml or .json file"
+        "Values and their sources: regatta clusters NAME. Your own: a .toml, .yaml or .json file, "
+        "a network of ASTRA-sim, a hostfile"
     )
+
+
+def _places(host: Host) -> str:
+    """Of all that are alike: old-0..3/0..7."""
+    name = host.name + (f"-0..{host.count - 1}" if host.count > 1 else "")
+    last = len(host.devices) - 1
+    return name + (f"/0..{last}" if last > 0 else "/0" if last == 0 else "")
 
 
 @app.command()

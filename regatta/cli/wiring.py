@@ -14,6 +14,7 @@ from rich.table import Table
 from regatta.cli.common import AsJson, app, err, out
 
 if TYPE_CHECKING:
+    from regatta.cluster.paths import Paths
     from regatta.cluster.rings import Advice, Choice, Setting
     from regatta.cluster.topology import Topology
 
@@ -23,16 +24,19 @@ def topology(
     file: Annotated[
         str,
         typer.Argument(
-            help="output of nvidia-smi topo -m or NCCL's XML (- for a pipe), or a machine: hu; "
-            "or a cluster that describes its hosts"
+            help="output of nvidia-smi topo -m or NCCL's XML (- for a pipe); a cluster that "
+            "describes its hosts, as hu-8; or hu, whose links have NCCL's figures"
         ),
     ],
     megabytes: Annotated[
         float, typer.Option("--megabytes", help="that a step sums up: four a million weights")
     ] = 178.0,
     compute: Annotated[
-        float, typer.Option("--compute-seconds", help="of one worker's minibatch")
-    ] = 0.1,
+        float | None,
+        typer.Option(
+            "--compute-seconds", help="of one worker's minibatch; else a cluster's, or 0.1"
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", help="of one worker's minibatch")] = 512,
     pairs: Annotated[
         Path | None, typer.Option("--pairs", help="output of p2pBandwidthLatencyTest")
@@ -49,8 +53,10 @@ def topology(
     """Advise how to use the devices of a host: the order of a ring, and whom to leave out."""
     from regatta.cluster.rings import Setting, advise
 
-    setting = Setting(compute, megabytes * 1e6, samples)
-    found = _read(file)
+    cluster = _cluster(file)
+    found = _read(file) if cluster is None else cluster.topology(0)
+    seconds, source = _computing(compute, cluster, samples)
+    setting = Setting(seconds, megabytes * 1e6, samples)
     if pairs is not None:
         found = _with_pairs(found, pairs)
     found = found.slowed(_reached(found, sums, reached))
@@ -63,39 +69,62 @@ def topology(
     out.print(_table(found, advice))
     out.print(_verdict(found, advice), markup=False)
     if explain:
-        for line in _explained(found, advice.best, setting):
+        for line in _explained(found, advice.best, setting, source):
             out.print(line, markup=False, soft_wrap=True)
 
 
 def _read(file: str) -> Topology:
     from regatta.cluster import formats
     from regatta.cluster.formats.topology import read_topology
-    from regatta.cluster.machines import described, topologies
+    from regatta.cluster.machines import topologies
 
     shipped = topologies()
     if file in shipped:
         text = shipped[file]
-    elif file in described() or file.endswith((".toml", ".yaml", ".yml", ".json")):
-        return _of_cluster(file)
     elif file == "-":
         text = sys.stdin.read()
     else:
-        text = _text(Path(file), f"; or a shipped machine: {', '.join(shipped)}")
+        text = _text(Path(file), f"; or a shipped machine: {', '.join([*shipped, *_described()])}")
     try:
         return read_topology(text)
     except formats.Unreadable as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _of_cluster(name: str) -> Topology:
-    """Of its first host."""
-    from regatta.cluster.files import load_cluster
+def _described() -> list[str]:
+    """Shipped clusters that say how their devices are joined."""
+    from regatta.cluster.files import known_clusters, load_cluster
+
+    return [name for name in known_clusters() if load_cluster(name).described]
+
+
+def _cluster(name: str) -> Paths | None:
+    """None: the file is another tool's."""
+    from regatta.cluster.files import known_clusters, load_cluster
+    from regatta.cluster.machines import topologies
     from regatta.cluster.paths import Paths
 
+    is_file = name.endswith((".toml", ".yaml", ".yml", ".json"))
+    if name in topologies() or not (is_file or name in known_clusters()):
+        return None
     cluster = load_cluster(name)
     if not cluster.described:
-        raise ValueError(f"{name} describes equal hosts, and not how their devices are joined")
-    return Paths(cluster).topology(0)
+        others = ", ".join(_described())
+        raise ValueError(
+            f"{name} describes equal hosts, and not how their devices are joined; give what "
+            f"nvidia-smi topo -m prints, or a cluster with [[host]] tables: {others}"
+        )
+    return Paths(cluster)
+
+
+def _computing(given: float | None, cluster: Paths | None, samples: int) -> tuple[float, str]:
+    """Seconds of one worker's minibatch, and who says so: of the slowest device of a host."""
+    if given is not None:
+        return given, "--compute-seconds"
+    if cluster is None:
+        return 0.1, "the default of --compute-seconds"
+    each = cluster.minibatch(0, samples)
+    return max((seconds, f"{samples} samples on a {kind}") for kind, seconds in each)
 
 
 def _text(path: Path, otherwise: str = "") -> str:
@@ -178,9 +207,10 @@ def _table(found: Topology, advice: Advice) -> Table:
         a, b = ring.slowest
         hop = "" if a == b else f"{found.devices[a]}-{found.devices[b]}, {_gigabytes(choice)} GB/s"
         order = _names(found, ring.order)
-        order = order.replace("GPU", "") if gpus else order
+        hop, order = (text.replace("GPU", "") if gpus else text for text in (hop, order))
         table.add_row(
-            str(len(ring.order)), f"{1000 * choice.step_seconds:.1f}", f"{choice.speed:,.0f}",
+            str(len(ring.order)), f"{1000 * choice.step_seconds:.1f}",
+            f"{choice.speed:,.{1 if choice.speed < 1000 else 0}f}",
             f"{choice.speedup:.2f}", hop, order, style=style,
         )  # fmt: skip
     return table
@@ -201,9 +231,9 @@ def _verdict(found: Topology, advice: Advice) -> str:
     return f"Leave out {left}: {100 * (advice.gain - 1):.0f} % more samples a second. {ring}"
 
 
-def _explained(found: Topology, choice: Choice, setting: Setting) -> list[str]:
+def _explained(found: Topology, choice: Choice, setting: Setting, source: str) -> list[str]:
     ring, ranks = choice.ring, len(choice.ring.order)
-    lines = [f"compute = {setting.compute_seconds:g} s (--compute-seconds)"]
+    lines = [f"compute = {setting.compute_seconds:g} s ({source})"]
     if ranks > 1:
         path = found.path(*ring.slowest)
         a, b = (found.devices[device] for device in ring.slowest)

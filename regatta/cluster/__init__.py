@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from regatta.cluster.checks import refuse_nonsense
 from regatta.cluster.described import Described, Host
 from regatta.cluster.device import Device
-from regatta.cluster.faults import Crash, Cut, Fault, Slow, read_fault
+from regatta.cluster.faults import Crash, Cut, CutLink, Fault, Slow, read_fault
 from regatta.cluster.jitter import Jitter
 from regatta.cluster.site import Site, placed_on
 from regatta.cluster.sums import Circle, Sums
 from regatta.comm import Load, Seconds
 from regatta.plain import shown
+from regatta.wording import nearest
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ class Cluster(Jitter, Device):
                 raise ValueError(f"cluster.faults: {shown(text)}: there are {hosts} hosts, from 0")
             if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
                 raise ValueError(f"cluster.faults: {shown(text)}: there are {ranks} ranks, from 0")
+            if isinstance(fault, CutLink) and not self.described:
+                raise ValueError(f"cluster.faults: {shown(text)}: only links of described hosts have "
+                                 "names; cut off a host: cut host=0 from=2 to=5")  # fmt: skip
+            if isinstance(fault, CutLink) and fault.link not in self.described.cuttable:
+                known = nearest(fault.link, self.described.cuttable, "link")
+                raise ValueError(f"cluster.faults: {shown(text)}: {known}")
         return found
 
     # -- what is charged ----------------------------------------------------------------------

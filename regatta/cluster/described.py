@@ -14,7 +14,7 @@ from regatta.cluster.device import Device
 from regatta.comm import Seconds
 from regatta.wording import nearest
 
-_MOST_HOSTS = 100_000
+MOST = 1_000_000  # devices, or switches, that a cluster has
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Link:
 
     def __post_init__(self) -> None:
         refuse_nonsense(self, f"link.{self.name}", ["bandwidth"], ["latency"])
-        if math.isinf(self.bandwidth + self.latency):
-            raise ValueError(f"link.{self.name}: bandwidth and latency must be finite")
+        if self.bandwidth == math.inf:
+            raise ValueError(f"link.{self.name}.bandwidth must be finite")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Host:
 
     def __post_init__(self) -> None:
         where = f"host.{self.name}"
+        if not self.name or {"/", ","} & set(self.name):
+            raise ValueError(f"{where}: a host needs a name, without / and commas")
         refuse_nonsense(self, where, ["count"], ["price_per_hour", "watts"])
         if self.topology and (self.link or self.groups or self.direct):
             raise ValueError(f"{where}: a topology tells link, groups and direct: leave them out")
@@ -149,8 +151,14 @@ class Described:
             names = Counter(part.name for part in parts)
             if twice := [name for name, count in names.items() if count > 1]:
                 raise ValueError(f"there are two of the name {what}.{twice[0]}")
-        if (number := sum(host.count for host in self.hosts)) > _MOST_HOSTS:
-            raise ValueError(f"there are {number} hosts: {_MOST_HOSTS} at most")
+        places = sum(host.count * max(1, len(host.devices)) for host in self.hosts)
+        switches = sum(switch.count for switch in self.switches)
+        for number, what in ((places, "devices"), (switches, "switches")):
+            if number > MOST:
+                raise ValueError(f"{number:,} {what}: a cluster has {MOST:,} at most")
+        copies = Counter(name for name, _ in self.every_host)
+        if twice := [name for name, count in copies.items() if count > 1]:
+            raise ValueError(f"there are two of the name host.{twice[0]}: one of them is a copy")
         for host in self.hosts:
             where = f"host.{host.name}"
             for kind in host.devices:
@@ -205,10 +213,19 @@ class Described:
     def every_host(self) -> list[tuple[str, Host]]:
         """One by one, by their own names: `node-0`, `node-1`."""
         return [
-            (host.name if host.count == 1 else f"{host.name}-{number}", host)
-            for host in self.hosts
-            for number in range(host.count)
+            (copy_name(host, number), host) for host in self.hosts for number in range(host.count)
         ]
+
+    @property
+    def cuttable(self) -> list[str]:
+        """What a fault may name: a kind of link, or the one above a switch."""
+        return [link.name for link in self.links] + [
+            copy_name(switch, n) for switch in self.switches for n in range(switch.count)
+        ]
+
+
+def copy_name(part: Host | Switch, number: int) -> str:
+    return part.name if part.count == 1 else f"{part.name}-{number}"
 
 
 def _named(name: str, parts: Sequence[Part]) -> Part:

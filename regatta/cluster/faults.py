@@ -1,7 +1,7 @@
-"""What goes wrong, as data: a rank that is slow for a while or dies, a host that is cut off.
+"""What goes wrong, as data: a rank that is slow for a while or dies, a host or link that is cut.
 
 In a cluster each is one line of text: `slow rank=1 factor=3 from=2 to=5`, `crash rank=2 at=4`,
-`cut host=0 from=1 to=2`; times are seconds of the virtual clock.
+`cut host=0 from=1 to=2`, `cut link=uplink from=1 to=2`; times are seconds of the virtual clock.
 """
 
 from __future__ import annotations
@@ -42,8 +42,18 @@ class Cut:
     until: Seconds
 
 
-Fault: TypeAlias = Slow | Crash | Cut
-_KINDS: dict[str, type[Any]] = {"slow": Slow, "crash": Crash, "cut": Cut}
+@dataclass(frozen=True)
+class CutLink:
+    """Likewise all links of a name in a described cluster, or the one above a switch: `rack-1`."""
+
+    link: str
+    since: Seconds
+    until: Seconds
+
+
+Fault: TypeAlias = Slow | Crash | Cut | CutLink
+_KINDS: dict[str, Sequence[type[Any]]] = {"slow": [Slow], "crash": [Crash], "cut": [Cut, CutLink]}
+_READ = {"rank": int, "host": int, "link": str}
 _SPELLED = {"since": "from", "until": "to"}
 
 
@@ -52,34 +62,34 @@ def read_fault(text: str) -> Fault:
     kind, *words = text.split() or [""]
     if kind not in _KINDS:
         raise ValueError(f"cluster.faults: {shown(text)} is none of {', '.join(_KINDS)}")
-    hint = f"cluster.faults: {shown(text)} should be like {_example(kind)!r}"
+    hint = f"cluster.faults: {shown(text)} should be like {_example(kind)}"
     given = dict(word.partition("=")[::2] for word in words)
-    names = {_SPELLED.get(f.name, f.name): f for f in fields(_KINDS[kind])}
-    if set(given) != set(names) or len(given) != len(words):
+    for fault in _KINDS[kind]:
+        names = {_SPELLED.get(f.name, f.name): f for f in fields(fault)}
+        if set(given) == set(names) and len(given) == len(words):
+            break
+    else:
         raise ValueError(hint)
     try:
-        values = {
-            f.name: (int if f.name in ("rank", "host") else float)(given[name])
-            for name, f in names.items()
-        }
+        values = {f.name: _READ.get(f.name, float)(given[name]) for name, f in names.items()}
     except ValueError:
         raise ValueError(hint) from None
     _check(values, text)
-    fault: Fault = _KINDS[kind](**values)
-    return fault
+    found: Fault = fault(**values)
+    return found
 
 
 def _example(kind: str) -> str:
     window = "from=2 to=5"
     return {
-        "slow": f"slow rank=1 factor=3 {window}", "crash": "crash rank=1 at=4",
-        "cut": f"cut host=0 {window}",
+        "slow": f"'slow rank=1 factor=3 {window}'", "crash": "'crash rank=1 at=4'",
+        "cut": f"'cut host=0 {window}' or 'cut link=uplink {window}'",
     }[kind]  # fmt: skip
 
 
-def _check(values: dict[str, float], text: str) -> None:
+def _check(values: dict[str, Any], text: str) -> None:
     for name, value in values.items():
-        if not 0 <= value < math.inf:
+        if name != "link" and not 0 <= value < math.inf:
             said = _SPELLED.get(name, name)
             raise ValueError(f"cluster.faults: {shown(text)}: {said} must not be negative")
     if values.get("factor") == 0:
@@ -92,7 +102,7 @@ def of_members(faults: Sequence[Fault], members: Sequence[int]) -> list[Fault]:
     """The same by new numbers: the first of these is rank 0, and so on; others are not there."""
     found: list[Fault] = []
     for fault in faults:
-        if isinstance(fault, Cut):
+        if isinstance(fault, Cut | CutLink):
             found.append(fault)
         elif fault.rank in members:
             found.append(replace(fault, rank=members.index(fault.rank)))
@@ -123,7 +133,7 @@ def end_of_work(slow: Sequence[Slow], start: Seconds, seconds: Seconds) -> Secon
     raise AssertionError("the last edge is never reached")
 
 
-def end_of_cuts(cuts: Sequence[Cut], start: Seconds) -> Seconds:
+def end_of_cuts(cuts: Sequence[Cut | CutLink], start: Seconds) -> Seconds:
     """When something that is to start then can start."""
     for cut in sorted(cuts, key=lambda cut: cut.since):
         if cut.since <= start < cut.until:

@@ -1,4 +1,5 @@
-"""Cluster files: TOML, YAML or JSON; and the clusters that come with Regatta."""
+"""Cluster files: TOML, YAML or JSON; what others' files tell; and the clusters that come with
+Regatta."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from typing import Any
 
 from regatta import plain
 from regatta.cluster import CLUSTERS, Cluster, machines
+from regatta.cluster.formats import Unreadable
+from regatta.cluster.formats.astra_sim import astra_sim_as_toml
+from regatta.cluster.formats.hostfile import hostfile_as_toml
 from regatta.cluster.tables import cluster_of
 from regatta.wording import nearest
 
@@ -24,35 +28,56 @@ def known_clusters() -> list[str]:
 
 def cluster_text(name: str) -> str:
     """Of a cluster that `load_cluster` knows, with the remarks beside its values, if it has any."""
-    shipped = machines.described()
-    if name in CLUSTERS:
-        return ""
-    return shipped[name] if name in shipped else Path(name).read_text()
+    return "" if name in CLUSTERS else _read(name)[0]
 
 
 def load_cluster(name: str) -> Cluster:
     """A shipped cluster, or a file of one."""
     if name in CLUSTERS:
         return CLUSTERS[name]
-    shipped = machines.described()
-    if name in shipped:
-        return _cluster(tomllib.loads(shipped[name]), Path(name))
     path = Path(name)
-    if path.suffix not in _READERS:
+    if name not in machines.described() and path.suffix not in _READERS and not path.is_file():
         known = nearest(name, sorted(known_clusters()), "cluster")
-        raise ValueError(known + "; or a .toml, .yaml or .json file")
+        raise ValueError(f"{known}; or a file: .toml, .yaml or .json, or a hostfile")
     try:
-        text = path.read_text()
-        _refuse_depth(text)
-        values = _READERS[path.suffix](text)
+        _, values = _read(name)
     except OSError as error:
         raise ValueError(f"cluster file {path}: {error.strerror}") from None
     except RecursionError:
         raise ValueError(f"cluster file {path} is nested too deeply") from None
+    except Unreadable as error:
+        raise ValueError(f"cluster file {path}: {error}") from None
     except ValueError as error:
         reason = plain.shortened(plain.printable(str(error)))
         raise ValueError(f"cluster file {path} cannot be read: {reason}") from None
     return _cluster(values, path)
+
+
+def _read(name: str) -> tuple[str, Any]:
+    """The text of a cluster file, and what it says; files of others are written as one first."""
+    shipped = machines.described()
+    path = Path(name)
+    text = shipped[name] if name in shipped else path.read_text()
+    if name in shipped:
+        return text, tomllib.loads(text)
+    if path.suffix not in _READERS:
+        text = _of_hostfile(text)
+        return text, tomllib.loads(text)
+    _refuse_depth(text)
+    values = _READERS[path.suffix](text)
+    if isinstance(values, dict) and "npus_count" in values:
+        text = astra_sim_as_toml(values)
+        return text, tomllib.loads(text)
+    return text, values
+
+
+def _of_hostfile(text: str) -> str:
+    try:
+        return hostfile_as_toml(text)
+    except Unreadable as error:
+        raise Unreadable(
+            f"taken for a hostfile: {error}; a cluster file ends in .toml, .yaml or .json"
+        ) from None
 
 
 def _refuse_depth(text: str) -> None:

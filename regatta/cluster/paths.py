@@ -8,17 +8,19 @@ devices have of their own are beside the tree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from regatta.cluster.described import Host, Link
+from regatta.cluster.described import Host, Link, copy_name
+from regatta.cluster.device import steady
+from regatta.cluster.faults import Cut, CutLink
 from regatta.cluster.rings import Ring, best_ring
 from regatta.cluster.sums import Circle, Sums
 from regatta.cluster.topology import Topology, Way
 from regatta.cluster.wiring import topology_of
-from regatta.comm import Seconds
+from regatta.comm import Load, Seconds
 
 if TYPE_CHECKING:
     from regatta.cluster import Cluster
@@ -42,6 +44,7 @@ class Route:
 
 class Paths:
     def __init__(self, cluster: Cluster) -> None:
+        self._others = cluster  # what is not said of a device is as it says of all
         self._described = described = cluster.described
         self._local = Link("local_", cluster.local_bandwidth, cluster.local_latency, cluster.duplex)
         self._card = Link("", cluster.bandwidth, cluster.latency, cluster.duplex)
@@ -53,6 +56,12 @@ class Paths:
 
     def topology(self, host: int) -> Topology:
         return self._topologies[host]
+
+    def minibatch(self, host: int, samples: int) -> Iterator[tuple[str, Seconds]]:
+        """What it takes on each kind of device."""
+        for kind in dict.fromkeys(self.hosts[host].devices):
+            device = self._described.kind(kind).beside(self._others)
+            yield kind, steady(device, 1.0)(Load(samples=samples))
 
     def card(self, host: int) -> Link:
         name = self.hosts[host].card
@@ -132,11 +141,35 @@ class Paths:
 
     def sums(self, places: Sequence[Place]) -> Sums:
         """Of a group that is there."""
-        on: dict[int, list[int]] = {}
-        for place in places:
-            on.setdefault(place.host, []).append(place.device)
+        on = _by_host(places)
         inside = dict.fromkeys(self._circle(host, devices) for host, devices in on.items())
         return Sums(self.ring_of_hosts(on).circle, tuple(inside), *self._sums)
+
+    def ways_of_sums(self, places: Sequence[Place]) -> Iterator[Way]:
+        """All that such a group's sums take."""
+        on = _by_host(places)
+        order = self.order_of(on)
+        if len(order) > 1:
+            for place in places:
+                yield from self.leaving(place).ways
+            for a, b in pairwise([*order, order[0]]):
+                yield from self.between(a, b).ways
+        for host, devices in on.items():
+            if own := {device for device in devices if device >= 0}:
+                circle = self.ring(host, own).order
+                for one, other in pairwise([*circle, circle[0]] if len(circle) > 1 else []):
+                    yield from self._inside(Place(host, one), Place(host, other)).ways
+
+    def is_cut(self, way: Way, cut: Cut | CutLink) -> bool:
+        what, number, *_ = way.name
+        if isinstance(cut, Cut):
+            return what == "card" and number == cut.host
+        if way.source == f"link.{cut.link}":
+            return True
+        return any(
+            what == f"switch.{switch.name}" and copy_name(switch, int(str(number))) == cut.link
+            for switch in self._described.switches
+        )
 
     def ring(self, host: int, devices: Iterable[int]) -> Ring:
         """The best there is; hosts that are alike have one search."""
@@ -215,6 +248,14 @@ def _switches_of(cluster: Cluster) -> list[list[_Step]]:
 
 def _way(what: str, number: int, link: Link, direction: str) -> Way:
     return Way((what, number, direction if link.duplex else ""), link.bandwidth, link.source)
+
+
+def _by_host(places: Iterable[Place]) -> dict[int, list[int]]:
+    """Their devices."""
+    on: dict[int, list[int]] = {}
+    for place in places:
+        on.setdefault(place.host, []).append(place.device)
+    return on
 
 
 def _of(host: int, ways: Iterable[Way]) -> tuple[Way, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -197,12 +198,14 @@ def as_toml(fit: Fitted, title: str) -> str:
     """A cluster file; every value with its source beside it."""
     lines = [f"# {title}"]
     for name, source in fit.sources.items():
-        lines.append(f"{name} = {_plain(getattr(fit.cluster, name))}  # {source}")
+        lines.append(f"{name} = {toml_value(getattr(fit.cluster, name))}  # {source}")
     lines += [f"# {remark}" for remark in fit.remarks]
     return "\n".join(lines) + "\n"
 
 
-def _plain(value: object) -> str:
+def toml_value(value: object) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_plain, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, bool | str):
+        return json.dumps(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

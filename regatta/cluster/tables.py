@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from regatta import plain
 from regatta.cluster import Cluster, machines
-from regatta.cluster.described import Bundle, Described, Host, Kind, Link, Switch, frozen
+from regatta.cluster.described import MOST, Bundle, Described, Host, Kind, Link, Switch, frozen
 from regatta.cluster.device import Device
 from regatta.cluster.paths import Paths
 from regatta.cluster.units import without_unit
@@ -28,7 +28,7 @@ _LIKE = {
     "direct": 'like [{devices = [0, 1], link = "nvlink"}]',
     "paths": 'like {PIX = "pcie", SYS = "sockets"}',
 }
-_MOST_DIGITS = 4  # of how many devices a host has of one kind
+_MOST_DIGITS = 10  # of a count that are looked at: it is too large anyway
 _OF_KIND = {str: "text", bool: "true or false", int: "a whole number"}
 
 
@@ -55,7 +55,10 @@ def _described(parts: Mapping[str, Any], folder: Path) -> Described:
             raise ValueError(f"{what} must be tables: {_PARTS[what]}")
     if parts and not parts.get("host"):
         raise ValueError(f"{', '.join(parts)}, but no host that has them: add [[host]]")
-    named = {what: parts.get(what, {}).items() for what in ("device", "link", "switch")}
+    named = {
+        what: [(str(name), table) for name, table in parts.get(what, {}).items()]
+        for what in ("device", "link", "switch")
+    }
     return Described(
         tuple(Kind(name, tuple(_values(table, Device, f"device.{name}").items()))
               for name, table in named["device"]),
@@ -86,9 +89,9 @@ def _host(table: Mapping[str, Any], name: str, folder: Path) -> Host:
 def _counted(words: Any) -> list[Any]:
     """`4 v100` stands for four of them."""
     count, _, kind = words.partition(" ") if isinstance(words, str) else ("", "", "")
-    if count.isdecimal() and len(count) > _MOST_DIGITS:
-        raise ValueError(f"host.devices: nobody has {plain.shown(words)}")
-    return [kind.strip()] * int(count) if kind and count.isdecimal() else [words]
+    if not (kind and count.isdecimal()):
+        return [words]
+    return [kind.strip()] * min(int(count[:_MOST_DIGITS]), MOST + 1)  # which is refused
 
 
 def _printed(name: str, where: str, folder: Path) -> str:

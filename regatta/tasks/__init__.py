@@ -48,7 +48,10 @@ class Data(Protocol):
 
 
 class Task(Protocol):
-    """One may also refuse who holds the answer in the end (`check_answer(strategy, answer)`)."""
+    """One may also refuse who holds the answer in the end (`check_answer(strategy, answer)`), and
+    tell its data without making them (`outline()`, as `open`): as many samples of the same shape,
+    for simulations that only charge the clock.
+    """
 
     name: ClassVar[str]
     metric: ClassVar[Metric]

@@ -49,3 +49,7 @@ class Sequences:
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.train, self.frames, self.features)
         return UnlabelledVectors(torch.randn(shape, generator=generator), dev=16)
+
+    def outline(self) -> UnlabelledVectors:
+        shape = (self.train, self.frames, self.features)
+        return UnlabelledVectors(torch.zeros(1).expand(shape), dev=16)

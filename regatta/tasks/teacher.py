@@ -62,3 +62,10 @@ class Teacher:
         labels = (hidden @ normal(self.teacher_hidden, self.classes)).argmax(1)
         train, dev = slice(None, self.train), slice(self.train, None)
         return LabelledVectors((inputs[train], labels[train]), (inputs[dev], labels[dev]))
+
+    def outline(self) -> LabelledVectors:
+        def nothing(samples: int) -> tuple[Tensor, Tensor]:
+            inputs = torch.zeros(1).expand(samples, self.inputs)
+            return inputs, torch.zeros(1, dtype=torch.long).expand(samples)
+
+        return LabelledVectors(nothing(self.train), nothing(self.dev))

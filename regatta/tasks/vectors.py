@@ -50,3 +50,6 @@ class Vectors:
     def open(self) -> UnlabelledVectors:
         generator = torch.Generator().manual_seed(self.seed)
         return UnlabelledVectors(torch.randn(self.train, self.sizes[0], generator=generator))
+
+    def outline(self) -> UnlabelledVectors:
+        return UnlabelledVectors(torch.zeros(1).expand(self.train, self.sizes[0]))

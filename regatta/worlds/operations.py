@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from regatta.cluster.faults import Cut
+from regatta.cluster.faults import Cut, CutLink
 from regatta.cluster.sums import Sums
 from regatta.comm import ANY, Deadlock, Message, Seconds, Vector, WorldFailed
 
@@ -236,7 +236,7 @@ class Group:
         members: tuple[int, ...],
         by_host: Sequence[Sequence[int]],
         charged: Callable[[Sequence[int]], Sums],
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[Cut | CutLink] = (),
     ) -> None:
         """`charged` tells what sums of these ranks take, or of those who are left."""
         self.members = members

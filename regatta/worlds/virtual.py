@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from regatta.choices import Chance, Live
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Crash, Cut, Fault, Slow, end_of_cuts
+from regatta.cluster.faults import Crash, Cut, CutLink, Fault, Slow, end_of_cuts
 from regatta.cluster.site import Site
 from regatta.cluster.sums import Sums
 from regatta.comm import WORLD, Loss, Seconds
@@ -77,7 +77,8 @@ class VirtualWorld:
         kind: type[VirtualComm] = VirtualComm
         self.wires: Wires | None = None
         if cluster.described:
-            kind, self.wires = WiredComm, Wires(cluster, site, cuts)
+            named = [fault for fault in faults if isinstance(fault, CutLink)]
+            kind, self.wires = WiredComm, Wires(cluster, site, [*cuts, *named])
         self._groups = {name: self._group(name, of, cuts) for name, of in self.groups.items()}
         self.comms: list[VirtualComm] = []
         for rank, owner in enumerate(site.owners):
@@ -112,9 +113,11 @@ class VirtualWorld:
         return [comm._result for comm in self.comms]
 
     def _group(self, name: str, ranks: tuple[int, ...], cuts: Sequence[Cut]) -> Group:
-        order = by_host(ranks, self.hosts)
-        cuts = cuts_among({self.hosts[rank] for rank in ranks}, cuts)
-        return Group(name, ranks, order, self._sums, cuts)
+        order, wires = by_host(ranks, self.hosts), self.wires
+        if wires is not None:
+            return Group(name, ranks, order, self._sums, wires.cuts_of(ranks))
+        apart = cuts_among({self.hosts[rank] for rank in ranks}, cuts)
+        return Group(name, ranks, order, self._sums, apart)
 
     def _sums(self, ranks: Sequence[int]) -> Sums:
         """What sums of these ranks are charged."""

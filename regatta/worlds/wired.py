@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 
 from regatta.cluster import Cluster
-from regatta.cluster.faults import Cut, end_of_cuts
+from regatta.cluster.faults import Cut, CutLink, end_of_cuts
 from regatta.cluster.paths import Paths, Place, Route
 from regatta.cluster.site import Site
 from regatta.cluster.sums import Sums
@@ -26,7 +26,7 @@ class Lane:
 
     __slots__ = ("bandwidth", "cuts", "free")
 
-    def __init__(self, bandwidth: float, cuts: Sequence[Cut] = ()) -> None:
+    def __init__(self, bandwidth: float, cuts: Sequence[Cut | CutLink] = ()) -> None:
         self.bandwidth = bandwidth
         self.cuts = cuts
         self.free: Seconds = 0.0
@@ -58,7 +58,7 @@ class Wires:
     A thousand ranks have a million pairs, but few hosts: courses between hosts are kept by hosts.
     """
 
-    def __init__(self, cluster: Cluster, site: Site, cuts: Sequence[Cut]) -> None:
+    def __init__(self, cluster: Cluster, site: Site, cuts: Sequence[Cut | CutLink]) -> None:
         self._paths = Paths(cluster)
         self._places = site.places
         self._cuts = cuts
@@ -70,6 +70,13 @@ class Wires:
 
     def sums(self, ranks: Iterable[int]) -> Sums:
         return self._paths.sums([self._places[rank] for rank in ranks])
+
+    def cuts_of(self, ranks: Iterable[int]) -> list[Cut | CutLink]:
+        """Those that keep these from adding up."""
+        if not self._cuts:
+            return []
+        ways = set(self._paths.ways_of_sums([self._places[rank] for rank in ranks]))
+        return [cut for cut in self._cuts if any(self._paths.is_cut(way, cut) for way in ways)]
 
     def course(self, src: int, dst: int) -> Course:
         a, b = self._places[src], self._places[dst]
@@ -96,8 +103,7 @@ class Wires:
 
     def _lane(self, way: Way) -> Lane:
         if way not in self._lanes:
-            what, host, *_ = way.name
-            cuts = [cut for cut in self._cuts if what == "card" and cut.host == host]
+            cuts = [cut for cut in self._cuts if self._paths.is_cut(way, cut)]
             self._lanes[way] = Lane(way.bandwidth, cuts)
         return self._lanes[way]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from regatta.cluster.formats import Unreadable
@@ -33,6 +34,19 @@ def read_hostfile(text: str) -> dict[str, int]:
     if not slots:
         raise Unreadable("no host in it; write a host a line, as: node1 slots=8")
     return slots
+
+
+def hostfile_as_toml(text: str) -> str:
+    """As a cluster file: a device a slot. Nothing is known of how fast any of it is."""
+    slots = read_hostfile(text)
+    lines = [
+        f"# {sum(slots.values())} slots on {len(slots)} hosts. What a hostfile does not tell is as "
+        "everywhere: say how fast devices and links are.",
+        "\n[device.slot]",
+    ]
+    for name, count in slots.items():
+        lines += ["\n[[host]]", f"name = {json.dumps(name)}", f'devices = ["{count} slot"]']
+    return "\n".join(lines) + "\n"
 
 
 def _split(word: str) -> tuple[str, str]:

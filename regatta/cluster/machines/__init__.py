@@ -14,8 +14,9 @@ def topologies() -> dict[str, str]:
 
 def described() -> dict[str, str]:
     """Cluster files, by machine."""
-    return {
-        file.name.removesuffix(".toml"): file.read_text()
-        for file in sorted(files(__package__).iterdir(), key=lambda file: file.name)
+    found = {
+        file.name.removesuffix(".toml"): file
+        for file in files(__package__).iterdir()
         if file.name.endswith(".toml")
     }
+    return {name: found[name].read_text() for name in sorted(found)}
