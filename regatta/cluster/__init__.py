@@ -114,8 +114,10 @@ class Cluster(Jitter, Device):
             if isinstance(fault, Slow | Crash) and fault.rank >= ranks:
                 raise ValueError(f"cluster.faults: {shown(text)}: there are {ranks} ranks, from 0")
             if isinstance(fault, CutLink) and not self.described:
-                raise ValueError(f"cluster.faults: {shown(text)}: only links of described hosts have "
-                                 "names; cut off a host: cut host=0 from=2 to=5")  # fmt: skip
+                raise ValueError(
+                    f"cluster.faults: {shown(text)}: only links of described hosts have names; "
+                    "cut off a host: cut host=0 from=2 to=5"
+                )
             if isinstance(fault, CutLink) and fault.link not in self.described.cuttable:
                 known = nearest(fault.link, self.described.cuttable, "link")
                 raise ValueError(f"cluster.faults: {shown(text)}: {known}")
