@@ -177,7 +177,13 @@ CORPUS: dict[str, list[bytes]] = {
         b'json\n{"jitter": 1e300, "jitter_shape": "normal"}',
         b'json\n{"uneven": 1e300}',
         b'json\n{"pauses": 1, "pause_seconds": 5e-324}',
+        b'json\n{"pauses": 1, "pause_seconds": Infinity}',  # one by nothing
         b'json\n{"per_host": 1e300}',
+        b'json\n{"host": [{"name": "a", "count": 1000000000000000000}]}',  # all in a list
+        b'json\n{"host": [{"name": "a", "devices": ["999999999999 v100"]}]}',
+        b'json\n{"host": [{"name": "a", "devices": 3, "groups": [1]}], "link": {"": []}}',
+        b"yaml\nhost:\n- name: a\n  1: 2\n",
+        b"yaml\n" + b"- " * 20_000,
         b"toml\n" + b"a=" + b"[" * 50_000,
         b"toml\n" + b"a." * 20_000 + b"b=1",
         b"toml\nlatency = 0x" + b"f" * 10_000,

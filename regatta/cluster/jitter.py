@@ -41,6 +41,8 @@ class Jitter:
             )
         if self.pauses > 1:
             raise ValueError(f"cluster.pauses is a chance, 1 at most, not {self.pauses:g}")
+        if math.isinf(self.pause_seconds):
+            raise ValueError("cluster.pause_seconds must be finite")
         if self.jitter_shape not in ("lognormal", "normal"):
             raise ValueError(f"cluster.jitter_shape: lognormal or normal, not {self.jitter_shape}")
         if not all(0 < pace < math.inf for pace in self.paces):
