@@ -138,7 +138,7 @@ def draw(number: int, is_root: bool = False) -> Fault:
     if strategy.num_servers:
         victims.append(workers + chance.randrange(strategy.num_servers))
     victim = chance.choices(victims, weights=[3, 1, *[2] * (len(victims) - 2)])[0]
-    kinds = {LAUNCHER: (KILL, STOP)}.get(victim, (KILL, KILL, STOP, FREEZE))
+    kinds: tuple[str, ...] = (KILL, STOP) if victim == LAUNCHER else (KILL, KILL, STOP, FREEZE)
     if is_root and chance.random() < 0.25:
         victim = chance.choice((DISK, NETWORK) if workers > 1 else (DISK,))
         kinds = (FULL,) if victim == DISK else (CUT,)
@@ -167,7 +167,7 @@ def suffer(fault: Fault, whole: Whole, place: Path) -> Outcome:
 
 
 def _suffer(fault: Fault, whole: Whole, place: Path, disk: Disk | None) -> Outcome:
-    more = ("--silence", "1") if fault.kind == FREEZE else ()
+    more: tuple[str, ...] = ("--silence", "1") if fault.kind == FREEZE else ()
     more += ("--set", "transport=sockets") if fault.kind == CUT else ()
     folder = (place if disk is None else disk.place) / "run"
     words = (*_words(fault.spec, folder, whole.epochs), "--on-death", fault.then, *more)
