@@ -1,11 +1,11 @@
 """What a slow link between two hosts costs each strategy, measured and foretold.
 
-    sudo .venv/bin/python studies/slow_link.py [--minibatch 16384] [--out studies/out/slow-link]
+    sudo .venv/bin/python studies/slow_link.py [--minibatch 24576] [--out studies/out/slow-link]
 
 Two network namespaces are the hosts, a worker on each (and a server beside the second). Every
 strategy trains across a cable of their own and across one with 50 ms each way and 100 Mbit/s. The
 machine is probed, and the same runs are simulated on it with these links. Runs that are there are
-not made again. Needs root, iproute2 and a quiet machine; about four minutes on two cores.
+not made again. Needs root, iproute2 and a quiet machine; about three minutes on two cores.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ LINKS = [Link("cable", 50e-6, 10e9), Link("slow", SECONDS, BITS)]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minibatch", type=int, default=16_384)
-    parser.add_argument("--turns", type=int, default=48, help="of a worker")
+    parser.add_argument("--minibatch", type=int, default=24_576)
+    parser.add_argument("--turns", type=int, default=32, help="of a worker")
     parser.add_argument("--measure", action="store_true", help="only what needs a quiet machine")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out" / "slow-link")
     given = parser.parse_args()

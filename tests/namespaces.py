@@ -19,6 +19,11 @@ from real import REGATTA
 
 ROOT = Path(__file__).parent.parent
 WIRE = Path(__file__).parent / "delayed_wire.py"
+# A window that was found stays, however long a rank computes in between; and what is under way on a
+# long link has room from the beginning.
+FOR_LONG_LINKS = ["net.ipv4.tcp_slow_start_after_idle=0",
+                  "net.ipv4.tcp_rmem=4096 2097152 8388608",
+                  "net.ipv4.tcp_wmem=4096 2097152 8388608"]  # fmt: skip
 SSH = """#!/bin/sh
 # The last two words are the host and the command; what stands before are options.
 while [ $# -gt 2 ]; do shift; done
@@ -66,9 +71,7 @@ class TwoHosts:
         for name, device, address in zip(self._names, self._devices, self.addresses, strict=True):
             run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", device)
             run("ip", "-n", name, "link", "set", device, "up")
-            # A window that was found stays, however long a rank computes in between.
-            quiet = "net.ipv4.tcp_slow_start_after_idle=0"
-            run("ip", "netns", "exec", name, "sysctl", "-q", "-w", quiet)
+            run("ip", "netns", "exec", name, "sysctl", "-q", "-w", *FOR_LONG_LINKS)
             if shape := self._shape():
                 run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape)
         return self
