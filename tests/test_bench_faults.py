@@ -70,7 +70,7 @@ def brief(monkeypatch):
 SUFFERED = [
     Fault("all-reduce", KILL, 1, "restart", False, 0.2),
     Fault("parameter-server", KILL, 1, "auto", False, 0.2),
-    Fault("averaging:period=4,outer=diloco", FREEZE, 0, "shrink", False, 0.1),
+    Fault("averaging:period=4", FREEZE, 0, "shrink", False, 0.1),
     Fault("ring", KILL, LAUNCHER, "restart", False, 0.2),
     Fault("gossip", STOP, 2, "auto", False, 0.1),
 ]

@@ -29,7 +29,7 @@ from regatta.strategies.base import Strategy
 from regatta.strategies.fate import GO_ON, RESTART, SHRINK
 
 SPECS = (
-    "single", "all-reduce", "averaging:period=4,outer=diloco", "elastic", "ring", "pipeline",
+    "single", "all-reduce", "averaging:period=4", "elastic", "ring", "pipeline",
     "parameter-server", "parameter-server:mode=sync", "parameter-server:mode=sync,backup=1",
     "parameter-server:servers=2", "elastic:mode=async,period=2", "gossip",
 )  # fmt: skip
