@@ -219,6 +219,7 @@ Event: TypeAlias = (
     | RankEnded
     | Ended
 )
+_MOST_RANKS = 1_000_000
 KINDS: dict[str, type[Event]] = {kind.name: kind for kind in get_args(Event)}
 
 
@@ -268,19 +269,15 @@ def from_line(line: str) -> Event:
     if isinstance(ages, dict):  # JSON has only text keys
         values["staleness"] = {int(age): count for age, count in ages.items()}
     for field_name, value in values.items():
-        if not _is_finite(value) and field_name != "loss":  # the only one that may be lost
-            raise ValueError(
-                f"{plain.printable(field_name)} must be finite, not {plain.shown(value)}"
-            )
+        if not plain.is_measured(value) and field_name != "loss":  # the only one that may be lost
+            raise ValueError(f"{plain.printable(field_name)} cannot be {plain.shown(value)}")
     if "\\" in line or not line.isprintable():
         values = _printable(values)
     made: Callable[[Any, dict[str, Any]], Event] = plain.made
-    return made(kind, values)
-
-
-def _is_finite(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(not isinstance(each, float) or math.isfinite(each) for each in values)
+    event = made(kind, values)
+    if isinstance(event, Started) and not 1 <= event.workers <= event.ranks <= _MOST_RANKS:
+        raise ValueError(f"{event.workers} workers of {event.ranks} ranks cannot be")
+    return event
 
 
 def _printable(values: dict[str, Any]) -> dict[str, Any]:

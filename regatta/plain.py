@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 LARGEST = 2**63 - 1  # whole number: tensors and headers hold none beyond it
+_LARGEST_MEASURE = 1e15  # readers reckon with more than one of them
 LONGEST = 4096  # letters of a setting: the longest path
 _MOST_SHOWN = 200  # letters of a text in a message
 _UNPRINTABLE = "\ufffd"
@@ -48,6 +49,12 @@ def made(kind: Callable[..., T], values: dict[str, Any]) -> T:
         elif is_needed:
             raise ValueError(f"{name} is missing")
     return kind(**arguments)
+
+
+def is_measured(value: Any) -> bool:
+    """Whether a number, or every one of a list, may be of seconds, shares or joules."""
+    values = value if isinstance(value, list) else [value]
+    return all(not isinstance(each, float) or abs(each) <= _LARGEST_MEASURE for each in values)
 
 
 def misfit(name: str, kind: Any, value: Any) -> str:

@@ -215,14 +215,8 @@ def _play_process(
     torch.set_num_threads(run.threads)
     if run.device == "cuda":
         torch.cuda.set_device(_device_index(run, local))
-    data = open_data(run)
-    if saved.path is not None:
-        _refuse_other_data(plan, data)
     hosts = host_numbers()
-    if dist.get_rank() == 0 and saved.path is None:
-        _keep_start(plan, data)
-        write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
-    dist.barrier()  # the folder is there
+    data = _begin_folder(plan, saved, hosts)
     groups = run.strategy.groups(run.workers, hosts[: run.workers])
     mortal = [rank for rank in range(run.num_ranks) if run.follows_death_of(rank) == GO_ON]
     is_mortal = line is not None and dist.get_rank() in mortal
@@ -275,6 +269,18 @@ def _keep_start(plan: Plan, data: Data) -> None:
 
 def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
     return list(hosts).index(hosts[rank]) == rank
+
+
+def _begin_folder(plan: Plan, saved: Saved, hosts: Sequence[int]) -> Data:
+    """The data; and the run's folder is there, with what it goes on from."""
+    data = open_data(plan.run)
+    if saved.path is not None:
+        _refuse_other_data(plan, data)
+    elif dist.get_rank() == 0:
+        _keep_start(plan, data)
+        write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
+    dist.barrier()
+    return data
 
 
 def _device_index(run: Run, local: int | None) -> int:

@@ -100,7 +100,7 @@ def test_the_engine_knows_no_world():
         ("regatta.arrival", set()),
         ("regatta.statistics", set()),
         ("regatta.events", {"regatta", "regatta.plain", "regatta.aside"}),
-        ("regatta.choices", {"regatta", "regatta.plain", "regatta.aside"}),
+        ("regatta.choices", {"regatta", "regatta.plain", "regatta.aside", "regatta.comm"}),
         ("regatta.checkpoint", {"regatta", "regatta.plain", "regatta.aside"}),
         ("regatta.lock", {"regatta", "regatta.plain", "regatta.aside"}),
         ("regatta.aside", set()),

@@ -79,7 +79,7 @@ def _computing(finish: Finish) -> list[dict[str, Any]]:
 
 def _spread(bins: list[float], start: float, stop: float) -> None:
     """Add to each bin how much of it lies between, in bins."""
-    for number in range(int(start), min(int(stop) + 1, len(bins))):
+    for number in range(max(0, int(start)), min(int(stop) + 1, len(bins))):
         bins[number] += max(0.0, min(stop, number + 1) - max(start, number))
 
 

@@ -12,6 +12,7 @@ import torch
 from fuzzing import mutate
 from fuzzing.target import Target
 from regatta.comm import Message, WorldFailed
+from regatta.worlds import ahead
 from regatta.worlds import sockets as far
 from regatta.worlds.arena import Arena, Outlook
 from regatta.worlds.neighbours import Neighbours
@@ -62,9 +63,20 @@ class _Wire:
     def __init__(self) -> None:
         self.data = b""
 
-    def recv(self, tensor: torch.Tensor, peer: int, group: Any = None) -> None:
-        some = bytearray(self.data[: tensor.nbytes])
-        self.data = self.data[tensor.nbytes :]
+    def irecv(self, tensor: torch.Tensor, peer: int, group: Any = None, tag: int = 0) -> _Coming:
+        return _Coming(self, tensor)
+
+
+class _Coming:
+    """A receive that was begun ahead; messages are waited for in the order in which they come."""
+
+    def __init__(self, wire: _Wire, tensor: torch.Tensor) -> None:
+        self._wire, self._tensor = wire, tensor
+
+    def wait(self) -> None:
+        wire, tensor = self._wire, self._tensor
+        some = bytearray(wire.data[: tensor.nbytes])
+        wire.data = wire.data[tensor.nbytes :]
         if len(some) < tensor.nbytes:
             raise RuntimeError(_CLOSED)
         tensor.view(torch.uint8).copy_(torch.frombuffer(some, dtype=torch.uint8))
@@ -85,11 +97,11 @@ def sockets(_folder: Path) -> Target:
     def feed(data: bytes) -> None:
         lost.clear()
         wire.data = data
-        before, far.dist = far.dist, wire
+        before, ahead.dist = ahead.dist, wire
         try:
             rank._receive_from(1)
         finally:
-            far.dist = before
+            ahead.dist = before
         if lost and lost != [_CLOSED]:
             raise WorldFailed(f"rank 1 is gone: {lost[0]}")
 
