@@ -280,7 +280,7 @@ def test_units_in_names(line, field, value):
 
 def test_names_that_are_numbers_in_yaml(tmp_path):
     (tmp_path / "mine.yaml").write_text("1: 2\n")
-    with pytest.raises(ValueError, match="unknown field of Cluster '1'"):
+    with pytest.raises(ValueError, match="1 is no name of a field of Cluster"):
         load_cluster(str(tmp_path / "mine.yaml"))
 
 

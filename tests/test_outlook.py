@@ -24,7 +24,7 @@ from regatta.folders import Plan
 from regatta.outlook import Outlook, Share, about, about_bytes, outlook
 from regatta.runs import simulate
 
-ENDLESS = Stop(epochs=1000)
+ENDLESS = Stop(epochs=10_000)
 
 
 def shares_of(run, timing_only=False, plan=None):

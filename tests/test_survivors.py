@@ -200,11 +200,11 @@ def test_what_was_not_written_yet_is_found_beside(tmp_path):
     dies.begin(2)
     for source in range(300):
         dies.note("poll", source - 1)
-        dies.note("recv", -source)
+        dies.note("recv", -2 - source)
     Beside.recover(path, 3)
     recorded = choices.read(path)
     assert recorded[2, 3, "poll"] == [source - 1 for source in range(300)]
-    assert recorded[2, 3, "recv"] == [-source for source in range(300)]
+    assert recorded[2, 3, "recv"] == [-2 - source for source in range(300)]
     assert [file.name for file in tmp_path.iterdir()] == ["choices.jsonl"]
     Beside.recover(path, 3)  # there is nothing more to be found
     assert choices.read(path) == recorded

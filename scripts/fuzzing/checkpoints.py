@@ -42,7 +42,7 @@ def checkpoints(folder: Path) -> Target:
             checkpoint.load_answer(kept / _MODEL if name == _MODEL else file_of(home))
             found, _ = checkpoint.newest_whole(kept)
             checkpoint.load_answer(found / checkpoint.ANSWER)
-            rank._restore(found)
+            rank._vault.restore(found)
             rank.replica.state()
         finally:
             _replace(files[name], whole[name])

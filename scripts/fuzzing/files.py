@@ -20,6 +20,7 @@ from regatta.choices import KINDS, Replayer
 from regatta.display import Display, race_table, shown, summary_lines
 from regatta.exports import convert
 from regatta.fingerprint import run_digest
+from regatta.mending import mend
 from regatta.metrics import summarise
 from regatta.race.entries import FILE, Lane, Race, declared, home_of, label_lanes
 from regatta.race.outcome import of_run as outcome_of
@@ -43,7 +44,7 @@ def events(folder: Path) -> Target:
         assert len(log.complaints) <= 5
         if len(data) % 4 == 0:
             assert len(log.events) <= len(of_run.Tail(path, from_start=True)())
-            of_run.mend(path)
+            mend(path)
         if len(data) % 32 == 0:
             _show(home, log)
         summarise(of_run.read(path))
