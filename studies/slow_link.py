@@ -1,11 +1,11 @@
 """What a slow link between two hosts costs each strategy, measured and foretold.
 
-    sudo .venv/bin/python studies/slow_link.py [--minibatch 24576] [--out studies/out/slow-link]
+    sudo .venv/bin/python studies/slow_link.py [--minibatch 40000] [--out studies/out/slow-link]
 
 Two network namespaces are the hosts, a worker on each (and a server beside the second). Every
 strategy trains across a cable of their own and across one with 50 ms each way and 100 Mbit/s. The
 machine is probed, and the same runs are simulated on it with these links. Runs that are there are
-not made again. Needs root, iproute2 and a quiet machine; about three minutes on two cores.
+not made again. Needs root, iproute2 and a quiet machine; about four minutes on two cores.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ sys.path += [str(ROOT / "tests"), str(ROOT)]
 
 from namespaces import TwoHosts, missing  # noqa: E402
 
-from regatta.events import read  # noqa: E402
-from regatta.metrics import summarise  # noqa: E402
+from regatta.events import Progress, read  # noqa: E402
 
 SECONDS, BITS = 0.05, 100e6  # each way
 STRATEGIES = ["all-reduce", "parameter-server:mode=async", "averaging:period=16", "ring"]
 SIZES = "256,256,128"  # 98,688 weights: 395 KB, 32 ms of the link
+SETTLED = 16  # turns, after which time is taken
 # The worker beside the server is as far from it as one on a host of its own with a server's device.
 HOSTS = """
 placement = ["one/0", "other/0"]
@@ -62,8 +62,8 @@ LINKS = [Link("cable", 50e-6, 10e9), Link("slow", SECONDS, BITS)]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minibatch", type=int, default=24_576)
-    parser.add_argument("--turns", type=int, default=32, help="of a worker")
+    parser.add_argument("--minibatch", type=int, default=40_000)
+    parser.add_argument("--turns", type=int, default=48, help="of a worker")
     parser.add_argument("--measure", action="store_true", help="only what needs a quiet machine")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out" / "slow-link")
     given = parser.parse_args()
@@ -92,7 +92,7 @@ class Study:
     @property
     def settings(self) -> list[str]:
         settings = [f"task.sizes={SIZES}", f"minibatch={self.minibatch}",
-                    f"task.train={8 * self.minibatch}", f"stop.epochs={self.turns / 4}",
+                    f"task.train={4 * self.minibatch}", f"stop.epochs={self.turns / 2}",
                     "evaluation.every=1000"]  # fmt: skip
         return [word for setting in settings for word in ("--set", setting)]
 
@@ -147,9 +147,15 @@ class Study:
             raise SystemExit(f"regatta {words[0]}: {done.stderr}")
 
     def steps_a_second(self, spec: str, world: str, link: Link) -> float:
-        """Minibatches of both workers."""
+        """Minibatches of both workers, once TCP has found how much may be under way."""
         events = read(self.run(spec, world, link) / "events.jsonl")
-        return summarise(events).throughput / self.minibatch
+        rates = []
+        for rank in range(2):
+            seen = [(event.time, event.turns) for event in events
+                    if isinstance(event, Progress) and event.rank == rank]  # fmt: skip
+            (began, first), *_, (ended, last) = [at for at in seen if at[1] >= SETTLED]
+            rates.append((last - first) / (ended - began))
+        return sum(rates)
 
     def table(self) -> str:
         """Markdown."""
