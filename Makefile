@@ -32,7 +32,7 @@ test: $(INSTALLED) ## lint, types and tests (15 to 35 minutes)
 	@$(BIN)/pytest -m "not real" -n 2
 	@$(BIN)/pytest -m real
 
-bench: $(INSTALLED) ## all benchmarks against peers and limits (about 25 minutes, on a quiet machine)
+bench: $(INSTALLED) ## all benchmarks against peers and limits (about two hours, on a quiet machine)
 	@$(BIN)/regatta bench all
 
 clean: ## remove what was set up (runs are kept)
