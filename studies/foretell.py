@@ -4,7 +4,7 @@
 
 Measures the machine for the recipe `frames`, then races what `make race` does, every lane on two
 real workers and simulated on the machine as measured, with the same seeds. Leave the machine alone
-meanwhile. About eight minutes on two cores.
+meanwhile. Four to eight minutes on two cores.
 """
 
 from __future__ import annotations
