@@ -147,15 +147,12 @@ class Study:
             raise SystemExit(f"regatta {words[0]}: {done.stderr}")
 
     def steps_a_second(self, spec: str, world: str, link: Link) -> float:
-        """Minibatches of both workers, once TCP has found how much may be under way."""
+        """Of the worker that is far from the server, once TCP has found how much it may send."""
         events = read(self.run(spec, world, link) / "events.jsonl")
-        rates = []
-        for rank in range(2):
-            seen = [(event.time, event.turns) for event in events
-                    if isinstance(event, Progress) and event.rank == rank]  # fmt: skip
-            (began, first), *_, (ended, last) = [at for at in seen if at[1] >= SETTLED]
-            rates.append((last - first) / (ended - began))
-        return sum(rates)
+        seen = [(event.time, event.turns) for event in events
+                if isinstance(event, Progress) and event.rank == 0]  # fmt: skip
+        (began, first), *_, (ended, last) = [at for at in seen if at[1] >= SETTLED]
+        return (last - first) / (ended - began)
 
     def table(self) -> str:
         """Markdown."""
