@@ -17,7 +17,7 @@ from torch import Tensor
 
 _MOST_LENGTHS: Final = 64  # that have a tag of their own; all others share one
 _AHEAD: Final = 4  # messages of a length that a peer may send before the first is taken
-_BYTES_AHEAD: Final = 1 << 23  # from a peer: what is longer does not mind a journey
+_BYTES_AHEAD: Final = 1 << 21  # from a peer: what is longer does not mind a journey
 
 
 class Tags:
