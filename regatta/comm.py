@@ -232,7 +232,8 @@ class Traffic:
         return sums | {"staleness": list(self.staleness.items())}
 
     def restore(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
+        for name in self.state():  # and nothing else that a file may name
+            value = state[name]
             setattr(self, name, dict(value) if name == "staleness" else value)
 
 

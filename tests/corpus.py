@@ -54,6 +54,14 @@ CORPUS: dict[str, list[bytes]] = {
         b'000002/checkpoint.json+\n{"format":"regatta checkpoint","version":2,"segment":1,'
         b'"ranks":3,"run":"","sha256":{}}',
         b"000002/rank-0.json+\n{}",
+        b"000002/rank-0.json+\n"  # set an attribute of an object by its name
+        b'{"steps":0,"version":8,"optimiser_steps":0.0,"turns":4,"counters":{"version of s'
+        b'tripe 0":8},"parts":{},"segment":2,"epochs":1,"time":0.003360134879999999,"pause'
+        b'd":0.0,"scores":{"results":{},"best":null,"best_results":{},"since_best":0,"valu'
+        b'es":[]},"pace":{"found":1.0,"score":0,"more":0},"samples":32,"audio":null,"score'
+        b'd_version":-1,"evaluations":0,"traffic":{"messages":11,"nbytes":372,"computing":'
+        b'0.0032,"waiting":4294967296,"dropped":0,"staleness":[],"__class__":-922337203685'
+        b'4775808}}',
         b"000002/rank-0.json+\n[]",
         b'000002/rank-0.json+\n{"steps":1e300}',
         b"000002/rank-0.safetensors+\n",
