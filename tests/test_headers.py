@@ -119,8 +119,10 @@ async def _nonsense_through_the_pipe(comm):
 
 async def _nonsense_through_the_socket(comm):
     if comm.rank == 1:
-        group = comm._mailbox._far._group
-        dist.send(torch.tensor([0, 0, comm.code, comm.numel]), 0, group=group)
+        far, header = comm._mailbox._far, torch.tensor([0, 0, comm.code, comm.numel])
+        headers, _ = far._tags[0]
+        tag = headers.of(header.dtype, header.numel())
+        dist.send(header, 0, group=far._group, tag=tag)
     return (await comm.recv(ANY if comm.rank == 0 else 0)).data
 
 
