@@ -98,6 +98,14 @@ class Aftermath:
         self._tell(rank, how, now, then, 0.0 if then == STOP else lost)
         return then
 
+    def may_rejoin(self) -> bool:
+        """Whether all may begin again once more, so that who has died is back."""
+        return self._run.death.rejoin and self._restarts < self._run.death.restarts
+
+    def rejoins(self) -> None:
+        """All begin again from a checkpoint that has just been saved: nothing is lost."""
+        self._restarts += 1
+
     def stood_still(self, rank: int, seconds: float, then: str) -> None:
         self._log(StoodStill(rank=rank, time=self._now, seconds=seconds, then=then))
 

@@ -56,6 +56,7 @@ class Surroundings:
     returned: Sequence[int] = ()  # ranks that were dead then, and begin with another's state
     members: Sequence[int] = ()  # the names that ranks had at first, if they have others now
     until: int | None = None  # only up to the beginning of this segment
+    rejoining: bool = False  # who has died is to be back after the next checkpoint
     kept: Kept | None = None  # takes checkpoints too
     began: float | None = None  # on the clock of a run that began before; None: as the checkpoint
     start: Path | None = None  # the weights to begin with; None: they are drawn
@@ -143,7 +144,8 @@ class Rank:
 
     # -- the course of a run ----------------------------------------------------------------
 
-    async def play(self) -> RankEnded:
+    async def play(self) -> RankEnded | None:
+        """To the end; None, if all are to begin again so that the dead may rejoin them."""
         role = self.run.strategy.role(self.comm.rank, self.run.workers)
         self._turns_before = self.replica.turns
         over = False
@@ -158,13 +160,19 @@ class Rank:
             await role(self.comm, self.replica)
             over = await self._meet()
             self.segment += 1
-            if over or self.calendar.saves_at(self.epochs):
+            saves = over or self.calendar.saves_at(self.epochs)
+            if saves:
                 await self._vault.save(over and not self.preempted)
             over = over and self.segment not in self._stops
             if self.segment == self.around.until:
                 break
+            if saves and not over and self._is_waited_for_by_the_dead():
+                return None
         self.chance.flush()
         return self._diary.ended()
+
+    def _is_waited_for_by_the_dead(self) -> bool:
+        return self.around.rejoining and len(self.comm.present) < self.comm.size
 
     def begin(self) -> None:
         """Before the clock starts: take up a checkpoint, and let rank 0 write the first event."""

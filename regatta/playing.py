@@ -41,6 +41,7 @@ class _Attempt:
     aftermath: Aftermath | None = None
 
     def play(self) -> list[RankEnded]:
+        """How ranks ended; nobody has, if all are to begin again so that the dead are back."""
         run, hosts = self.run, self.crew.hosts
         world = VirtualWorld(
             run.num_ranks,
@@ -61,7 +62,9 @@ class _Attempt:
         return [each for each in ended if each is not None]
 
     def _ranks(self, world: VirtualWorld) -> list[Rank]:
-        run, around, joules = self.run, self.around, meters(world)
+        run, joules = self.run, meters(world)
+        rejoining = self.aftermath is not None and self.aftermath.may_rejoin()
+        around = replace(self.around, rejoining=rejoining)
         return [
             Rank(run, comm, comm.chance, replace(around, joules=joules[comm.rank]))
             if comm.rank in joules
@@ -88,6 +91,12 @@ class _Attempt:
         members = [name for name in names if name != dead]
         began = crash.time + self.run.cluster.restart_seconds
         return self.among(members, kept, began)
+
+    def with_all_back(self) -> _Attempt:
+        """The next, from the checkpoint after which all have ended."""
+        kept = self.around.kept
+        assert kept is not None
+        return self.among(self.crew.members, kept, kept.time + self.run.cluster.restart_seconds)
 
     def among(self, members: Sequence[int], kept: Kept, began: Seconds | None) -> _Attempt:
         """The run goes on among these from what was kept, or begins anew if that is nothing."""
@@ -132,12 +141,17 @@ def play_virtual(
     attempt = _Attempt(run, site, crew, around, chances, faults, aftermath)
     while True:
         try:
-            return attempt.play()
+            ended = attempt.play()
         except _Crashed as crash:
             since = max(kept.time, attempt.around.began or 0.0)
             then = aftermath.begins_again(crash.rank, "crashed", time=crash.time, saved=since)
             attempt = attempt.after(crash, then)
-            again(attempt.crew, bool(attempt.around.returned))
+        else:
+            if ended:
+                return ended
+            aftermath.rejoins()
+            attempt = attempt.with_all_back()
+        again(attempt.crew, bool(attempt.around.returned))
 
 
 def play_crews(

@@ -107,30 +107,36 @@ def _launched(
     """On processes of this machine; once more, and more often, if they die and the run says so."""
     while True:
         recipe, values = recipes.absolute(plan.recipe), config.to_json(plan.run)
-        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved, held)
+        rejoining = overseer.aftermath.may_rejoin()
+        sent = (recipe, values, plan.folder, plan.stops, plan.crews, saved, rejoining, held)
         try:
-            return launch(plan.run.num_ranks, _rank_body, sent, overseer)
+            ended = launch(plan.run.num_ranks, _rank_body, sent, overseer)
+            if all(ended):
+                return ended
+            overseer.aftermath.rejoins()
+            dead = None
         except RankFailed as death:
             then = overseer.aftermath.begins_again(death.rank, death.how, death.account)
             overseer.tick()
             if then == STOP:
                 raise
             dead = plan.members[death.rank] if then == SHRINK else None
-            plan, saved = begin_again(plan, dead, tell)
-            overseer.aftermath.take_up(plan.run)
+        plan, saved = begin_again(plan, dead, tell)
+        overseer.aftermath.take_up(plan.run)
 
 
 def _rank_body(
     rank: int, size: int, init_method: str,
     recipe: str, values: dict[str, Any], folder: Path, stops: Stops, crews: tuple[Crew, ...],
-    saved: Saved,
+    saved: Saved, rejoining: bool,
     _held: lock.Lock,  # for as long as this process lives
     line: Line,
-) -> RankEnded:  # fmt: skip
+) -> RankEnded | None:  # fmt: skip
     leaving = Notice().listen()
     run = config.from_json(values, recipes.load(recipe))
     connect(rank, size, init_method, run.device)
-    return _play_process(Plan(recipe, run, folder, stops, crews), saved, leaving, line=line)
+    plan = Plan(recipe, run, folder, stops, crews)
+    return _play_process(plan, saved, leaving, line=line, rejoining=rejoining)
 
 
 def _train_as_rank(
@@ -141,11 +147,12 @@ def _train_as_rank(
             f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
             f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
         )
-    if plan.run.death.then in (RESTART, SHRINK):
+    death = plan.run.death
+    asked = "--rejoin" if death.rejoin else f"--on-death {death.then}"
+    if death.rejoin or death.then in (RESTART, SHRINK):
         raise ValueError(
             f"ranks that {place.starter} has started cannot begin again by themselves: leave "
-            f"--on-death {plan.run.death.then} out, and let {place.starter} start the same command "
-            "again, with --resumable"
+            f"{asked} out, and let {place.starter} start the same command again, with --resumable"
         )
     meet(place, plan.run.device)
     with lock.held(plan.folder) if place.rank == 0 else nullcontext():
@@ -178,7 +185,7 @@ def _play_as_rank(
     saved = Saved(Path(path), *map(tuple, json.loads(ranks))) if path else NOTHING_SAVED
     ended = _play_process(plan, saved, leaving, place.local)
     watch(tail())
-    return [ended]
+    return [ended] if ended else []
 
 
 def _recorded(plan: Plan) -> list[RankEnded]:
@@ -208,7 +215,8 @@ def _play_process(
     leaving: Asked,
     local: int | None = None,
     line: Line | None = None,
-) -> RankEnded:
+    rejoining: bool = False,
+) -> RankEnded | None:
     """Be one rank of the world that was just connected, `local` among those of its host."""
     run = plan.run
     keep_freed_memory()
@@ -233,6 +241,7 @@ def _play_process(
         ranks=saved.ranks,
         returned=saved.returned,
         members=plan.members,
+        rejoining=rejoining,
         start=start.place(run, plan.folder),
         interrupted=_watch_for_interrupt(),
         leaving=leaving,

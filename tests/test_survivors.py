@@ -263,3 +263,71 @@ def test_an_exception_is_a_death_as_well(tmp_path):
     assert "the batch was cursed" in death.how
     assert [e.rank for e in ended] == [0, 2]
     assert runs.replay(made.folder).identical
+
+
+# -- the dead come back ----------------------------------------------------------------------
+
+REJOINED = Death(rejoin=True)
+
+
+@pytest.mark.parametrize("spec", FREE)
+def test_who_died_rejoins_after_the_next_checkpoint(spec):
+    run = crashing(
+        spec, (2, 17.3), stop=Stop(epochs=6), checkpointing=Checkpointing(every=0.5),
+        death=REJOINED,
+    )  # fmt: skip
+    played = play(run)
+    assert {death.then for death in only(Died, played.events)} == {"go on"}
+    (again,) = only(Resumed, played.events)
+    assert again.since is None or again.time - again.since < 0.1, "beginning again costs nothing"
+    ended = [rank for rank in played.ranks if rank is not None]
+    assert [rank.rank for rank in ended] == list(range(run.num_ranks)), "all are there in the end"
+    assert len({rank.digest for rank in ended}) == 1
+    alone = next(rank for rank in play(replace(run, death=Death())).ranks if rank.rank == 0)
+    assert ended[0].turns < alone.turns, "the others have less to do again"
+
+
+def test_beginning_again_for_the_dead_takes_time():
+    run = crashing(
+        "gossip", (2, 17.3), stop=Stop(epochs=4), checkpointing=Checkpointing(every=0.5),
+        death=REJOINED,
+    )  # fmt: skip
+    slow = replace(run, cluster=replace(run.cluster, restart_seconds=100.0))
+    at_once, later = (only(Resumed, play(each).events)[0] for each in (run, slow))
+    assert later.time == pytest.approx(at_once.time + 100)
+    assert later.time - later.since == pytest.approx(100, abs=0.1)
+    assert only(Ended, play(slow).events)[0].time > 100
+
+
+def test_who_dies_again_and_again_is_brought_back_so_often_as_allowed():
+    crashes = tuple((2, at) for at in (4.3, 20.3, 36.3))
+    run = crashing(
+        "parameter-server", *crashes, stop=Stop(epochs=6),
+        checkpointing=Checkpointing(every=0.5), death=Death(rejoin=True, restarts=2),
+    )  # fmt: skip
+    played = play(run)
+    assert len(only(Died, played.events)) == 3
+    assert len(only(Resumed, played.events)) == 2
+    assert [r.rank for r in played.ranks if r is not None] == [0, 1, 3, 4]
+
+
+def test_nobody_rejoins_what_goes_on_with_nobody_missing():
+    with pytest.raises(ValueError, match="--rejoin"):
+        small_run("all-reduce", 2, death=REJOINED)
+    with pytest.raises(ValueError, match="--rejoin"):
+        small_run("gossip", 2, death=Death("stop", rejoin=True))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("spec", "workers", "victim"), REAL)
+def test_real_ranks_are_rejoined_and_replay(spec, workers, victim, tmp_path):
+    settings = ("checkpointing.every=0.25", "death.rejoin=true", *light_fuse(tmp_path, victim, 20))
+    made = plan(tmp_path / "run", spec, workers, settings)
+    ended = runs.train(made)
+    events = read(made.events)
+    assert victim in {death.rank for death in only(Died, events)}
+    assert all(death.then == "go on" for death in only(Died, events))
+    assert only(Resumed, events), "all have begun again"
+    assert {e.rank for e in ended} == set(range(made.run.num_ranks))
+    assert len({e.digest for e in ended}) == 1
+    assert runs.replay(made.folder).identical

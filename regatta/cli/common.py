@@ -73,6 +73,9 @@ Silence = Annotated[
     float | None,
     typer.Option("--silence", help="seconds that a frozen rank is waited for; 0: for ever"),
 ]
+Rejoin = Annotated[
+    bool, typer.Option("--rejoin", help="who died is back after the next checkpoint")
+]
 Target = Annotated[float | None, typer.Option("--target", help="stop when the metric reaches it")]
 Threads = Annotated[int | None, typer.Option("--threads", help="computing threads a rank")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda")]
@@ -100,10 +103,11 @@ def dying(
     on_death: str | None,
     restarts: int | None,
     settings: list[str] | None,
+    rejoin: bool,
     silence: float | None = None,
 ) -> list[str]:
     """The settings, and what is to follow the death of a rank."""
-    given = {"then": on_death, "restarts": restarts, "silence": silence}
+    given = {"then": on_death, "restarts": restarts, "silence": silence, "rejoin": rejoin or None}
     return [
         *(settings or []),
         *(f"death.{name}={value}" for name, value in given.items() if value is not None),

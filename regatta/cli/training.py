@@ -19,6 +19,7 @@ from regatta.cli.common import (
     Out,
     Oversubscribe,
     Recipe,
+    Rejoin,
     Restarts,
     Seed,
     Settings,
@@ -71,6 +72,7 @@ def train(
     source: From = None,
     on_death: OnDeath = None,
     restarts: Restarts = None,
+    rejoin: Rejoin = False,
     silence: Silence = None,
     out_folder: Out = None,
     resume: Resumes = False,
@@ -93,7 +95,7 @@ def train(
     from regatta import folders, lock
     from regatta.resolve import resolve, resumed_plan, with_workers
 
-    settings = dying(on_death, restarts, settings, silence)
+    settings = dying(on_death, restarts, settings, rejoin, silence)
     how = _how_to_begin(resume, resumable, out_folder)
     if resume:
         if seed is not None or device is not None or threads is not None:
@@ -176,6 +178,7 @@ def simulate(
     source: From = None,
     on_death: OnDeath = None,
     restarts: Restarts = None,
+    rejoin: Rejoin = False,
     out_folder: Out = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -185,7 +188,7 @@ def simulate(
     from regatta.aside import CannotWrite
     from regatta.resolve import resolve, with_workers
 
-    settings = dying(on_death, restarts, settings)
+    settings = dying(on_death, restarts, settings, rejoin)
     chosen = sharing(oversubscribe, beginning_with(source, settings))
     run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
     run = with_workers(run, workers, settings)
