@@ -30,7 +30,7 @@ class Aftermath:
         self._hosts = list(hosts or [0] * run.workers)
         self._alive: set[int] = set()
         self.take_up(run)
-        self._turns: dict[int, int] = {}  # that workers have last told of
+        self._places: dict[int, int] = {}  # in their own data, that workers have last told of
         self._restarts = 0
         self._accounts: set[tuple[int, str]] = set()
         self._now = self._saved = 0.0  # on the clock of the run, as far as events have told
@@ -42,7 +42,7 @@ class Aftermath:
                 self._now = self._saved = event.time
             self._now = max(self._now, event.time)
             if isinstance(event, Progress):
-                self._turns[event.rank] = event.turns
+                self._places[event.rank] = event.turns if event.place is None else event.place
             if isinstance(event, Checkpointed):
                 self._saved = event.time
 
@@ -58,10 +58,10 @@ class Aftermath:
         A team that sums its gradients dies together: none of it has a whole sum alone. The `place`
         of each in its own data is the turn that it has last told of, if nobody knows better.
         """
-        if self._run.follows_death_of(rank) != GO_ON:
-            return []
         together = [team for team in self._teams if rank in team]
         dead = [member for member in together[0] if member in self._alive] if together else [rank]
+        if any(self._run.follows_death_of(each) != GO_ON for each in dead):
+            return []
         left = self._alive - set(dead)
         if not any(worker < self._run.workers for worker in left):
             return []
@@ -70,7 +70,7 @@ class Aftermath:
         for each in dead:
             told = how if each == rank else f"lost rank {rank} of its team"
             self._tell(each, told, self._now if time is None else time, GO_ON, 0.0)
-        place = self._turns if place is None else place
+        place = self._places if place is None else place
         return [Loss(each, place.get(each, 0), heirs) for each in dead]
 
     def may_begin_again(self, rank: int) -> bool:

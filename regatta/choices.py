@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 from collections import defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -83,18 +84,20 @@ class Recorder(Live):
     def begin(self, segment: int) -> None:
         self.flush()
         self._segment = segment
+        if self._beside is not None:
+            self._beside.begin(segment)
 
     def note(self, kind: Kind, outcome: int) -> None:
         pending = self._pending[kind]
         pending.append(outcome)
         if self._beside is not None:
-            self._beside.note(self._segment, kind, outcome)
+            self._beside.note(kind, outcome)
         if len(pending) >= _LINE_LENGTH:
             self.flush()
 
     def bury(self, rank: int, sums: int) -> None:
         """At once, and by everybody: who is to write it down may be the next to die."""
-        self._write(rank, "died", [sums])
+        self._append(self._line(rank, "died", [sums]))
 
     def close(self) -> None:
         self.flush()
@@ -102,15 +105,16 @@ class Recorder(Live):
             self._beside.remove()
 
     def flush(self) -> None:
-        for kind, outcomes in self._pending.items():
-            self._write(self._rank, kind, outcomes)
+        """In one write: who is killed has written all of it, or nothing."""
+        if self._pending:
+            self._append("".join(self._line(self._rank, *each) for each in self._pending.items()))
         self._pending.clear()
         if self._beside is not None:
             self._beside.clear()
 
-    def _write(self, rank: int, kind: Kind, outcomes: list[int]) -> None:
+    def _line(self, rank: int, kind: Kind, outcomes: list[int]) -> str:
         line = {"segment": self._segment, "rank": rank, kind: outcomes}
-        self._append(json.dumps(line, separators=(",", ":")) + "\n")
+        return json.dumps(line, separators=(",", ":")) + "\n"
 
     def _append(self, text: str) -> None:
         """At once: the kernel appends it whole, whatever other ranks write."""
@@ -125,31 +129,41 @@ class Recorder(Live):
 class Beside:
     """Outcomes that are not in the record yet, in memory that is a file: a kill does not take them.
 
-    Its numbers are how many there are, their segment, and each outcome with its kind.
+    Its numbers are how many there are, their segment, how many of that segment are in the record,
+    and each outcome with its kind.
     """
 
-    _HEAD = 2
+    _HEAD = 3
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path = self.path_of(path, rank)
         self._numbers: memoryview | None = None  # until there is something to note
+        self._segment = 0
 
     @staticmethod
     def path_of(path: Path, rank: int) -> Path:
         return path.with_name(f"{path.name}.{rank}")
 
-    def note(self, segment: int, kind: Kind, outcome: int) -> None:
+    def begin(self, segment: int) -> None:
+        """None of it is in the record."""
+        self._segment = segment
+        if self._numbers is not None:
+            self._numbers[1], self._numbers[2] = segment, 0
+
+    def note(self, kind: Kind, outcome: int) -> None:
         if self._numbers is None:
             self._numbers = self._mapped()
+            self.begin(self._segment)
         numbers = self._numbers
-        count = numbers[0] + 1
-        numbers[1] = segment
-        numbers[1 + count] = outcome * len(KINDS) + KINDS.index(kind)
-        numbers[0] = count
+        count = numbers[0]
+        numbers[self._HEAD + count] = outcome * len(KINDS) + KINDS.index(kind)
+        numbers[0] = count + 1
 
     def clear(self) -> None:
+        """They have just been written down."""
         if self._numbers is not None:
-            self._numbers[0] = 0
+            count, self._numbers[0] = self._numbers[0], 0
+            self._numbers[2] += count
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -169,12 +183,14 @@ class Beside:
         except FileNotFoundError:
             return
         if numbers:  # else it has died before it could write any
-            recorder = Recorder(path, rank)
-            recorder.begin(numbers[1])
-            for coded in numbers[cls._HEAD : cls._HEAD + numbers[0]]:
-                outcome, kind = divmod(coded, len(KINDS))
-                recorder.note(KINDS[kind], outcome)
-            recorder.close()
+            count, segment, written = numbers[: cls._HEAD]
+            if count and _recorded_of(path, segment, rank) == written:  # else it has just written
+                recorder = Recorder(path, rank)
+                recorder.begin(segment)
+                for coded in numbers[cls._HEAD : cls._HEAD + count]:
+                    outcome, kind = divmod(coded, len(KINDS))
+                    recorder.note(KINDS[kind], outcome)
+                recorder.close()
         beside.unlink()
 
     @classmethod
@@ -285,6 +301,19 @@ def read(path: Path) -> Recorded:
             if outcomes := getattr(line, kind):
                 recorded[line.segment, line.rank, kind] += outcomes
     return recorded
+
+
+def _recorded_of(path: Path, segment: int, rank: int) -> int:
+    """How many outcomes a rank has written down itself of a segment; others may just be writing."""
+    own = [kind for kind in KINDS if kind != "died"]
+    begins = f'{{"segment":{segment},"rank":{rank},'.encode()  # as a recorder writes it
+    found = 0
+    for text in path.read_bytes().split(b"\n")[:-1]:
+        if text.startswith(begins):
+            with suppress(ValueError):
+                line = _parsed(text.decode())
+                found += sum(len(getattr(line, kind) or ()) for kind in own)
+    return found
 
 
 def _parsed(text: str) -> _Line:

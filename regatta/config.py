@@ -77,6 +77,11 @@ class Checkpointing:
                 "checkpointing.keep 1 or more"
             )
 
+    @property
+    def on_the_way(self) -> bool:
+        """Whether there is any before the end."""
+        return bool(self.every or self.batches)
+
 
 @dataclass(frozen=True)
 class Recording:

@@ -143,6 +143,7 @@ class Diary:
                 waiting=traffic.waiting,
                 messages=traffic.messages,
                 bytes=traffic.nbytes,
+                place=rank.stream.place if rank.stream.extra else None,
             )
         )
         self._spans()

@@ -64,7 +64,7 @@ class Surroundings:
     interrupted: Callable[[], bool] | None = None  # nobody can interrupt
     leaving: Callable[[], bool] | None = None  # whether this rank has to; None: it never has
     bodies: dict[int, Body] = field(default_factory=dict)  # that ranks of one process share
-    stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `runs`
+    stops: tuple[tuple[int, Stop], ...] = ()  # that were in force, by first segment; see `folders`
     hosts: Sequence[int] = ()  # of all ranks
     joules: Callable[[], float | None] = lambda: None  # that this rank's host has taken so far
     pulse: Callable[[Rank], None] = lambda rank: None  # felt before every turn that is reported
@@ -160,13 +160,13 @@ class Rank:
             await role(self.comm, self.replica)
             over = await self._meet()
             self.segment += 1
-            saves = over or self.calendar.saves_at(self.epochs)
-            if saves:
-                await self._vault.save(over and not self.preempted)
+            is_saved = False
+            if over or self.calendar.saves_at(self.epochs):
+                is_saved = await self._vault.save(over and not self.preempted)
             over = over and self.segment not in self._stops
             if self.segment == self.around.until:
                 break
-            if saves and not over and self._is_waited_for_by_the_dead():
+            if is_saved and not over and self._is_waited_for_by_the_dead():
                 return None
         self.chance.flush()
         return self._diary.ended()

@@ -63,6 +63,7 @@ class Progress:
     waiting: float
     messages: int
     bytes: int
+    place: int | None = None  # in its own data, where that is not `turns`: it does others' as well
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from regatta.config import Run, Stop
 from regatta.worlds.launch import WrongUsage
 
 Stops = tuple[tuple[int, Stop], ...]
+_MOST_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -211,17 +212,27 @@ def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
+def run_of(values: dict[str, Any], recipe: str) -> Run:
+    """From JSON. Its recipe is executed only if it has classes of its own."""
+    return config.from_json(values, Run() if config.is_known(values) else recipes.load(recipe))
+
+
 def open_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
-    """A run that is on disk. Its recipe is executed only if it has classes of its own."""
+    """A run that is on disk."""
     stored = read_stored(folder)
     try:
-        base = Run() if config.is_known(stored["run"]) else recipes.load(stored["recipe"])
-        run = config.from_json(stored["run"], base)
+        run = run_of(stored["run"], stored["recipe"])
         stops = tuple(map(_stop, stored["stops"]))
         crews = tuple(map(_crew, stored["crews"]))
     except ValueError as error:
         raise ValueError(f"{folder / 'run.json'} cannot be read: {error}") from None
-    return Plan(stored["recipe"], run, folder, stops, crews), stored
+    plan = Plan(stored["recipe"], run, folder, stops, crews)
+    if len(plan.members) != run.num_ranks:
+        raise ValueError(
+            f"{folder / 'run.json'} cannot be read: its last crew has {len(plan.members)} members, "
+            f"and the run has {run.num_ranks} ranks"
+        )
+    return plan, stored
 
 
 def _stop(entry: Any) -> tuple[int, Stop]:
@@ -233,6 +244,9 @@ def _stop(entry: Any) -> tuple[int, Stop]:
 
 def _crew(entry: dict[str, Any]) -> Crew:
     crew = plain.made(Crew, entry)
-    if not crew.members or len(crew.members) != len(crew.hosts) or min(crew.members) < 0:
+    members = set(crew.members)
+    if not members or not len(members) == len(crew.members) == len(crew.hosts):
         raise ValueError(f"a crew has members, each with a host, not {plain.shown(entry)}")
+    if not 0 <= min(members) <= max(members) < _MOST_RANKS:
+        raise ValueError(f"members are ranks as they were at first, not {plain.shown(entry)}")
     return Crew(crew.segment, tuple(crew.members), tuple(crew.hosts))

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from regatta import plain
-from regatta.aside import writing
+from regatta.aside import cannot_write, writing
 
 FILE = "lock.json"
 _PATIENCE = 5.0  # seconds for the ranks of a launcher that was killed to end
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK)
 
 
@@ -112,9 +113,7 @@ def take(folder: Path) -> Lock:
     deadline = time.monotonic() + _PATIENCE
     path = folder / FILE
     while True:
-        with writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = Lock(folder, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        lock = _opened(folder)
         if _locks(lock.file, fcntl.LOCK_EX):
             if _is_named(lock.file, path):
                 _sign(lock, path)
@@ -126,6 +125,19 @@ def take(folder: Path) -> Lock:
         if (owner is not None and not owner.is_gone()) or time.monotonic() > deadline:
             raise Held(_complaint(folder, owner))
         time.sleep(0.02)  # its owner has not signed yet, or its ranks are just ending
+
+
+def _opened(folder: Path) -> Lock:
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Lock(folder, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        if error.errno in _OF_THE_DISK:
+            raise cannot_write(path, error) from None
+        raise ValueError(
+            f"cannot write to {folder} ({error.strerror}): choose another --out"
+        ) from None
 
 
 def refuse_if_held(folder: Path) -> None:

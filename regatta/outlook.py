@@ -101,6 +101,7 @@ def outlook(run: Run, timing_only: bool = False) -> Outlook:
         run,
         evaluation=Evaluation(every=_NEVER),
         checkpointing=Checkpointing(),
+        death=replace(run.death, rejoin=False),  # there is no checkpoint to wait for
         stop=replace(run.stop, target=None),
     )
     give_back_freed_memory()  # what others have let go of would hide what is needed

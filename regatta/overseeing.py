@@ -36,10 +36,10 @@ class RunOverseer(Overseer):
 
     def on_death(self, rank: int, how: str) -> Sequence[Loss]:
         self.tick()  # what it has told last
-        losses = self.aftermath.goes_on(rank, how)
-        for loss in losses:
-            Beside.recover(self._choices, loss.rank)
-        return losses
+        return self.aftermath.goes_on(rank, how)
+
+    def on_loss(self, loss: Loss) -> None:
+        Beside.recover(self._choices, loss.rank)
 
     def on_stillness(self, rank: int, seconds: float, then: str) -> None:
         self.aftermath.stood_still(rank, seconds, then)

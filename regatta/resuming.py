@@ -71,10 +71,23 @@ def _as_begun(plan: Plan) -> Plan:
         raise ValueError(f"{plan.folder} was made by recipe {stored['recipe']}, not {plan.recipe}")
     if stored["world"] != "processes":
         raise ValueError(f"{plan.folder} was simulated: train to another --out")
-    run, began_with = plan.run, before.run.start
+    _refuse_other_ranks(plan, before)
+    run, began_with = replace(plan.run, workers=before.run.workers), before.run.start
     if run.start.run and _is_within(Path(began_with.run), Path(run.start.run)):
         run = replace(run, start=replace(began_with, head=run.start.head))
-    return replace(plan, run=run, stops=before.stops)
+    return replace(plan, run=run, stops=before.stops, crews=before.crews)
+
+
+def _refuse_other_ranks(plan: Plan, before: Plan) -> None:
+    """Some may be gone since, perhaps from before the first checkpoint; nobody can be added."""
+    asked, first = plan.run.num_ranks, before.run.num_ranks
+    if before.crews:
+        first = max(first, *(max(crew.members) + 1 for crew in before.crews))
+    if asked < first or (asked > first and not before.crews):
+        raise ValueError(
+            f"{plan.folder} belongs to a run that was configured differently: it began with "
+            f"{first} ranks, not {asked}"
+        )
 
 
 def _is_within(file: Path, source: Path) -> bool:
@@ -86,6 +99,7 @@ def _clear(plan: Plan) -> None:
     """What a run left that did not come to its first checkpoint."""
     for path in (plan.events, plan.choices, plan.folder / "run.json"):
         path.unlink(missing_ok=True)
+    choices.Beside.forget(plan.choices)
     shutil.rmtree(plan.checkpoints, ignore_errors=True)
 
 
@@ -137,6 +151,9 @@ def places_of(members: Sequence[int], saved: Mapping[int, int], ranks: int) -> S
 
 
 def _refuse_another_run(plan: Plan, path: Path, about: dict[str, Any]) -> None:
-    workers = about["ranks"] - plan.run.strategy.num_servers
-    if about["run"] != run_digest(replace(plan.run, workers=max(workers, 1))):
+    crews = [crew.members for crew in plan.crews if crew.segment < about["segment"]]
+    saved_by = crews[-1] if crews else plan.members
+    workers = len(saved_by) - plan.run.strategy.num_servers
+    same = about["run"] == run_digest(replace(plan.run, workers=max(workers, 1)))
+    if not same or about["ranks"] != len(saved_by):
         raise ValueError(f"{path} belongs to a run that was configured differently")

@@ -23,7 +23,16 @@ from regatta.config import Run
 from regatta.engine import Rank, Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
-from regatta.folders import Crew, Plan, Stops, open_plan, read_stored, refuse_if_taken, write_plan
+from regatta.folders import (
+    Crew,
+    Plan,
+    Stops,
+    open_plan,
+    read_stored,
+    refuse_if_taken,
+    run_of,
+    write_plan,
+)
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
 from regatta.meters import Joules, Meters
@@ -71,6 +80,14 @@ def refuse_if_not_in_layers(run: Run) -> None:
         split(model, Layout(model), run.workers)
 
 
+def _refuse_to_wait_in_vain(run: Run) -> None:
+    if run.death.rejoin and not run.checkpointing.on_the_way:
+        raise ValueError(
+            "who died is back after the next checkpoint, and there is none before the end: "
+            "set checkpointing.every, or leave --rejoin out"
+        )
+
+
 # -- real ------------------------------------------------------------------------------------
 
 
@@ -86,6 +103,7 @@ def train(
         raise ValueError("this machine has no CUDA device for PyTorch: use --device cpu")
     refuse_if_not_in_layers(plan.run)
     plan.run.follows_death_of(0)  # a strategy that does not state it is refused
+    _refuse_to_wait_in_vain(plan.run)
     resume = Resume(resume)
     place = started.place()
     if place is not None:
@@ -113,6 +131,8 @@ def _launched(
             ended = launch(plan.run.num_ranks, _rank_body, sent, overseer)
             if all(ended):
                 return ended
+            if overseer.interrupted:  # as all ended to begin again: nothing is lost
+                raise KeyboardInterrupt
             overseer.aftermath.rejoins()
             dead = None
         except RankFailed as death:
@@ -133,7 +153,7 @@ def _rank_body(
     line: Line,
 ) -> RankEnded | None:  # fmt: skip
     leaving = Notice().listen()
-    run = config.from_json(values, recipes.load(recipe))
+    run = run_of(values, recipe)
     connect(rank, size, init_method, run.device)
     plan = Plan(recipe, run, folder, stops, crews)
     return _play_process(plan, saved, leaving, line=line, rejoining=rejoining)
@@ -142,11 +162,7 @@ def _rank_body(
 def _train_as_rank(
     place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
 ) -> list[RankEnded]:
-    if place.size != plan.run.num_ranks:
-        raise ValueError(
-            f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
-            f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
-        )
+    _refuse_other_size(plan, place)
     death = plan.run.death
     asked = "--rejoin" if death.rejoin else f"--on-death {death.then}"
     if death.rejoin or death.then in (RESTART, SHRINK):
@@ -159,6 +175,14 @@ def _train_as_rank(
         return _play_as_rank(place, plan, resume, watch, leaving, tell)
 
 
+def _refuse_other_size(plan: Plan, place: Place) -> None:
+    if place.size != plan.run.num_ranks:
+        raise ValueError(
+            f"{plan.run.strategy.name} with {plan.run.workers} workers needs "
+            f"{plan.run.num_ranks} processes, but {place.starter} started {place.size}"
+        )
+
+
 def _play_as_rank(
     place: Place, plan: Plan, resume: Resume, watch: Watcher, leaving: Asked, tell: Tell
 ) -> list[RankEnded]:
@@ -168,6 +192,7 @@ def _play_as_rank(
         done = resume is Resume.IF_ANY and is_done(plan)
         if not done:
             plan, saved = begin_or_go_on(plan, resume, tell)
+            _refuse_other_size(plan, place)
     begins = plan.run.start
     ranks = json.dumps([saved.ranks, saved.returned])
     done_text, folder, path, ranks, source, digest = _from_rank_0(
@@ -322,6 +347,7 @@ def simulate(
 ) -> tuple[list[RankEnded], list[Event]]:
     """Train under a virtual clock, in this process; kept in the plan's folder, if there is one."""
     refuse_if_not_in_layers(run)
+    _refuse_to_wait_in_vain(run)
     refuse_without_room(run)
     if plan is None:
         return _simulate(run, None, timing_only, watch)

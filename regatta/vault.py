@@ -32,26 +32,27 @@ class Vault:
             more = {"samples": self._rank.samples()}
             self._save_answer(self._folder / checkpoint.BEST, more)
 
-    async def save(self, over: bool) -> None:
-        """All ranks write aside; when all have, one makes it count."""
+    async def save(self, over: bool) -> bool:
+        """All ranks write aside; when all have, one makes it count. Whether it surely does."""
         rank, kept = self._rank, self._rank.around.kept
         rank.chance.flush()
         folder = None if rank.around.timing_only else self._folder
-        if folder is None and (kept is None or (over and rank.segment != rank.around.until)):
-            return
-        state = self._state()
-        if kept is not None:
-            kept.save_rank(rank.comm.rank, *state)
-        if folder is not None:
-            self._write(folder, state, over)
-        await rank.comm.all_reduce(torch.zeros(1))  # everybody has written
-        if rank.comm.rank == rank.comm.present[0]:
-            names = rank.around.members or range(rank.comm.size)
-            members = {names[each]: each for each in rank.comm.present}
-            if kept is not None:
-                kept.publish(rank.segment, rank.time(), rank.comm.size, members)
-            if folder is not None:
-                self._publish(folder, members)
+        if over and rank.segment != rank.around.until and folder is None:
+            kept = None
+        if folder is None and kept is None and not rank.chance.replaying:
+            return False
+        self._write_aside(folder, kept, over)
+        everybody = torch.zeros(1)
+        await rank.comm.all_reduce(everybody)  # has written; a replay meets the same deaths here
+        publisher = rank.comm.present[0]
+        if rank.comm.rank == publisher:
+            self._publish(folder, kept)
+        if len(rank.comm.present) == rank.comm.size:
+            return True
+        await rank.comm.all_reduce(everybody)  # who publishes may die over it, too
+        if kept is not None and rank.comm.rank == publisher:
+            kept.time = rank.time()  # who died until now is to rejoin
+        return publisher in rank.comm.present
 
     def restore(self, source: Path | Kept) -> float:
         """Take up what was saved; when that was."""
@@ -100,6 +101,15 @@ class Vault:
         }
         return tensors, numbers | more
 
+    def _write_aside(self, folder: Path | None, kept: Kept | None, over: bool) -> None:
+        if folder is None and kept is None:
+            return
+        state = self._state()
+        if kept is not None:
+            kept.save_rank(self._rank.comm.rank, *state)
+        if folder is not None:
+            self._write(folder, state, over)
+
     def _write(self, checkpoints: Path, state: State, over: bool) -> None:
         rank = self._rank
         checkpoint.save_rank(checkpoints, rank.segment, rank.comm.rank, *state)
@@ -116,7 +126,16 @@ class Vault:
         about = identity(rank.run, rank.around.data) | {"results": rank.scores.results} | more
         checkpoint.save_answer(path, rank.replica.named_answer(), about)
 
-    def _publish(self, checkpoints: Path, members: dict[int, int]) -> None:
+    def _publish(self, folder: Path | None, kept: Kept | None) -> None:
+        rank = self._rank
+        names = rank.around.members or range(rank.comm.size)
+        members = {names[each]: each for each in rank.comm.present}
+        if kept is not None:
+            kept.publish(rank.segment, rank.time(), rank.comm.size, members)
+        if folder is not None:
+            self._publish_files(folder, members)
+
+    def _publish_files(self, checkpoints: Path, members: dict[int, int]) -> None:
         rank = self._rank
         keep, digest, size = rank.run.checkpointing.keep, run_digest(rank.run), rank.comm.size
         path = checkpoint.publish(checkpoints, rank.segment, size, digest, keep, members)

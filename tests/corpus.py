@@ -168,7 +168,7 @@ CORPUS: dict[str, list[bytes]] = {
         b"all-reduce:compress=top-k/", b"all-reduce:compress=power-sgd/1e9", b"ring@0", b"ring@-1",
         b"ring@" + b"9" * 5000, b"parameter-server:servers=1e18", b"elastic:alpha=inf",
         b"pipeline:micro=0", b"ring:chunks=-1", b"single:" + b"," * 10_000,
-        b"x" * 100_000,
+        b"x" * 100_000, b"ring@" + b"x" * 99_999,
     ],
     "clusters": [
         b"yaml\na: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from real import REGATTA
@@ -24,6 +25,7 @@ WIRE = Path(__file__).parent / "delayed_wire.py"
 FOR_LONG_LINKS = ["net.ipv4.tcp_slow_start_after_idle=0",
                   "net.ipv4.tcp_rmem=4096 2097152 8388608",
                   "net.ipv4.tcp_wmem=4096 2097152 8388608"]  # fmt: skip
+_MADE = count()
 SSH = """#!/bin/sh
 # The last two words are the host and the command; what stands before are options.
 while [ $# -gt 2 ]; do shift; done
@@ -55,9 +57,10 @@ class TwoHosts:
 
     def __init__(self, folder: Path, seconds: float = 0.0, bits: float = 0.0) -> None:
         self.folder, self._seconds, self._bits = folder, seconds, bits
-        self._names = [f"regatta-{os.getpid()}-{end}" for end in "ab"]
+        name = f"{os.getpid()}-{next(_MADE)}"  # what was there before may not be quite gone yet
+        self._names = [f"regatta-{name}-{end}" for end in "ab"]
         self.addresses = ["10.77.0.1", "10.77.0.2"]
-        self._devices = [f"rgt{os.getpid()}{end}"[:15] for end in "ab"]
+        self._devices = [f"r{name}{end}" for end in "ab"]  # of 15 letters at most
         self._wire: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> TwoHosts:

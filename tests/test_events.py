@@ -109,7 +109,7 @@ SCHEMA = {
     "higher_is_better target vector_bytes last spec lr hosts worker_hosts price_per_hour "
     "train_samples "
     "eval_samples start",
-    "progress": "rank time turns samples loss computing waiting messages bytes",
+    "progress": "rank time turns samples loss computing waiting messages bytes place",
     "evaluated": "rank time training samples epoch seconds results",
     "sampled": "rank time turns seconds reference hypothesis",
     "warned": "rank time text",

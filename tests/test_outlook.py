@@ -18,6 +18,7 @@ from regatta import outlook as looking
 from regatta.cli import app
 from regatta.cluster import Cluster
 from regatta.config import Evaluation, Stop
+from regatta.death import Death
 from regatta.display import Display
 from regatta.events import Progress, RankEnded, Started, read
 from regatta.folders import Plan
@@ -97,6 +98,13 @@ def test_a_rehearsal_ends_soon_and_leaves_nothing(tmp_path, monkeypatch):
     assert outlook(small_run("ring", 8, stop=ENDLESS)).seconds > 10
     assert time.perf_counter() - began < 10
     assert not list(tmp_path.iterdir())
+
+
+def test_what_dies_in_a_rehearsal_has_the_fate_that_it_has_in_the_run():
+    faults = Cluster(sample_seconds=0.25, faults=("crash rank=1 at=0.5",))
+    assert outlook(small_run("all-reduce", 2, cluster=faults, death=Death("restart"))).seconds
+    rejoined = small_run("gossip", 2, cluster=faults, death=Death(rejoin=True))
+    assert outlook(rejoined).seconds
 
 
 def test_a_moment_is_rehearsed_whole():

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from regatta.config import Checkpointing, component
+from regatta.death import Death
 from regatta.events import Ended, Started, read
 from regatta.race import course
 from regatta.race.course import FAILURE, enter, has_ended, run_all
@@ -335,3 +337,13 @@ def test_a_machine_that_is_15_percent_faster_is_called_so_and_covered(tmp_path):
         called += comparison.is_faster
     assert covered >= 18
     assert called >= 18
+
+
+def test_nobody_rejoins_a_race():
+    """The time of a run that begins again is not that of its strategy."""
+    asked = Death(rejoin=True)
+    run = replace(
+        load("teacher"), strategy=component("strategy", "gossip"), workers=2, death=asked,
+        checkpointing=Checkpointing(every=1),
+    )  # fmt: skip
+    assert course._undisturbed(run).death == Death("stop")

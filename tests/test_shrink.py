@@ -19,6 +19,7 @@ from regatta.events import Died, Ended, RankEnded, Resumed, read
 from regatta.folders import Crew, Plan
 from regatta.learn.schedules import Decay
 from regatta.pace import Pace
+from regatta.resuming import Resume
 from regatta.strategies.fate import SHRINK
 
 SHRINKING = [spec for spec in every_spec() if SHRINK in built(spec).fates["worker"].choices]
@@ -51,6 +52,30 @@ def test_fewer_go_on_and_learn(spec):
     assert len(played.ranks) == run.num_ranks - 1
     assert len(set(played.digests)) == 1
     assert played.losses[-1] < Quadratic().open().evaluate(nn.Linear(4, 1))["loss"] / 100
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"members": [0, 0, 3]},
+        {"members": [0, 2]},
+        {"members": [0, 2, 1_000_000]},
+        {"members": [0, 2, -3]},
+        {"members": []},
+        {"members": [0, 2], "hosts": [0, 0]},
+    ],
+)
+def test_crews_that_cannot_be_are_refused(wrong, tmp_path, monkeypatch):
+    run = crashing("all-reduce", (1, 9.3), checkpointing=Checkpointing(every=0.5))
+    runs.simulate(run, Plan("teacher", run, tmp_path / "run"))
+    monkeypatch.setattr(folders.recipes, "load", lambda recipe: run)
+    assert folders.open_plan(tmp_path / "run")[0].members == (0, 2, 3)
+    values = folders.read_stored(tmp_path / "run")
+    values["crews"][-1] |= wrong
+    del values["sha256"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"run\.json cannot be read: .*member"):
+        folders.open_plan(tmp_path / "run")
 
 
 @pytest.mark.parametrize("spec", ["all-reduce", "averaging:period=4,outer=bmuf", "ring"])
@@ -191,6 +216,19 @@ def test_a_real_run_that_begins_anew_is_a_smaller_run(tmp_path):
     assert {e.digest for e in runs.train(made)} == digests
     assert folders.open_plan(made.folder)[0].crews == (Crew(0, (1, 2), (0, 0)),)
     assert runs.replay(made.folder).identical
+
+
+@pytest.mark.real
+def test_the_same_command_goes_on_with_those_who_are_left(tmp_path):
+    settings = (*OFTEN, "death.then=shrink", *light_fuse(tmp_path, 1, 15))
+    made = plan(tmp_path / "run", "all-reduce", 3, settings)
+    assert len(runs.train(made, Resume.IF_ANY)) == 2
+    longer = replace(made, run=replace(made.run, stop=Stop(epochs=2)))
+    assert len(runs.train(longer, Resume.IF_ANY)) == 2
+    assert runs.replay(made.folder).identical
+    for workers in (1, 2):
+        with pytest.raises(ValueError, match="it began with 3 ranks"):
+            runs.train(replace(longer, run=replace(made.run, workers=workers)), Resume.IF_ANY)
 
 
 @pytest.mark.real

@@ -12,12 +12,14 @@ from real import light_fuse, plan
 from torch import nn
 
 from regatta import choices, runs
-from regatta.choices import Beside, Recorder
+from regatta.choices import Beside, Recorder, Replayer
 from regatta.cluster import Cluster
 from regatta.config import Checkpointing, Stop
 from regatta.death import Death
-from regatta.events import Died, Ended, Evaluated, RankEnded, Resumed, read
-from regatta.folders import Plan
+from regatta.engine import Surroundings
+from regatta.events import Checkpointed, Died, Ended, Evaluated, RankEnded, Resumed, Writer, read
+from regatta.folders import Crew, Plan, read_stored
+from regatta.playing import play_crews
 from regatta.strategies.fate import GO_ON
 
 FREE = [spec for spec in every_spec() if built(spec).fates["worker"].usual == GO_ON]
@@ -50,11 +52,13 @@ class Watched(Quadratic):
         return Counted(data.inputs, data.targets)
 
 
-def crashing(spec: str, *crashes: tuple[int, float], workers: int = 4, **changes: Any):
+def crashing(
+    spec: str, *crashes: tuple[int, float], workers: int = 4, task_of: Any = None, **changes: Any
+):
     """240 samples, 4 a minibatch: 15 turns of a second an epoch, for four workers."""
     faults = tuple(f"crash rank={rank} at={at}" for rank, at in crashes)
     cluster = replace(EVERY_SECOND, faults=faults)
-    return small_run(spec, workers, task=Watched(), cluster=cluster, **changes)
+    return small_run(spec, workers, task=task_of or Watched(), cluster=cluster, **changes)
 
 
 # -- virtual ---------------------------------------------------------------------------------
@@ -137,6 +141,12 @@ def test_a_team_dies_together():
     assert [rank.rank for rank in played.ranks if rank is not None] == [0, 1, 4]
 
 
+def test_a_team_with_the_holder_of_the_answer_begins_again_whoever_of_it_dies():
+    played = play(crashing("parameter-server:mode=mixed,group=2,servers=2", (1, 9.3)))
+    assert [(d.rank, d.then) for d in only(Died, played.events)] == [(1, "restart")]
+    assert len(only(RankEnded, played.events)) == 6
+
+
 def test_the_run_may_ask_for_less():
     run = replace(crashing("gossip", (2, 9.3)), death=Death("restart"))
     assert [death.then for death in only(Died, play(run).events)] == ["restart"]
@@ -170,16 +180,16 @@ def test_a_simulated_death_replays(spec, saves, tmp_path):
 
 def replayed(run, folder):
     """`runs.replay` opens recipes; here the run is at hand."""
-    from regatta.choices import Replayer
-    from regatta.engine import Surroundings
-    from regatta.events import Writer
-    from regatta.playing import play_virtual
-
     recorded, log = choices.read(folder / "choices.jsonl"), Writer(None)
     around = Surroundings("virtual", run.task.open(), log, lambda: log.events)
     undisturbed = replace(run, cluster=replace(run.cluster, faults=()))
-    again = play_virtual(undisturbed, around, lambda rank: Replayer(recorded, rank))
-    dead = {rank for _, rank, kind in recorded if kind == "died"}
+    ranks = tuple(range(run.num_ranks))
+    crews = [
+        Crew(crew["segment"], tuple(crew["members"]), tuple(crew["hosts"]))
+        for crew in read_stored(folder)["crews"]
+    ] or [Crew(0, ranks, ranks)]
+    again = play_crews(undisturbed, around, lambda rank: Replayer(recorded, rank), crews)
+    dead = {rank for n, rank, kind in recorded if kind == "died" and n >= crews[-1].segment}
     return {e.rank: e.digest for e in again if e is not None and e.rank not in dead}
 
 
@@ -208,6 +218,35 @@ def test_what_was_not_written_yet_is_found_beside(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["choices.jsonl"]
     Beside.recover(path, 3)  # there is nothing more to be found
     assert choices.read(path) == recorded
+
+
+def test_what_was_just_written_is_not_written_twice(tmp_path, monkeypatch):
+    """A kill between the record and the note that it is there."""
+    path = tmp_path / "choices.jsonl"
+    dies = Recorder(path, 3, mortal=True)
+    dies.begin(2)
+    for source in (5, 6, 7):
+        dies.note("recv", source)
+    dies.flush()
+    dies.note("poll", 1)
+    dies.note("recv", 8)
+    monkeypatch.setattr(Beside, "clear", lambda self: None)
+    dies.flush()
+    recorded = choices.read(path)
+    Beside.recover(path, 3)
+    assert choices.read(path) == recorded == {(2, 3, "recv"): [5, 6, 7, 8], (2, 3, "poll"): [1]}
+
+
+def test_deaths_that_others_wrote_down_are_not_its_own_record(tmp_path):
+    path = tmp_path / "choices.jsonl"
+    dies = Recorder(path, 3, mortal=True)
+    dies.begin(2)
+    dies.note("recv", 5)
+    other = Recorder(path, 1)
+    other.begin(2)
+    other.bury(3, 4)
+    Beside.recover(path, 3)
+    assert choices.read(path) == {(2, 3, "recv"): [5], (2, 3, "died"): [4]}
 
 
 def test_who_dies_before_it_notes_anything_leaves_nothing(tmp_path):
@@ -268,6 +307,7 @@ def test_an_exception_is_a_death_as_well(tmp_path):
 # -- the dead come back ----------------------------------------------------------------------
 
 REJOINED = Death(rejoin=True)
+OFTEN = Checkpointing(every=0.5)
 
 
 @pytest.mark.parametrize("spec", FREE)
@@ -309,6 +349,35 @@ def test_who_dies_again_and_again_is_brought_back_so_often_as_allowed():
     assert len(only(Died, played.events)) == 3
     assert len(only(Resumed, played.events)) == 2
     assert [r.rank for r in played.ranks if r is not None] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_who_dies_while_all_save_rejoins_or_has_not_saved(rank, tmp_path):
+    """The first of them publishes the checkpoint; the others may end before that is done."""
+    first = "crash rank=1 at=3.3"
+    run = crashing("gossip", task_of=Quadratic(), stop=Stop(epochs=2), death=REJOINED,
+                   checkpointing=OFTEN)  # fmt: skip
+
+    def disturbed(folder, *faults):
+        crashes = replace(run, cluster=replace(run.cluster, jitter=0.3, faults=(first, *faults)))
+        runs.simulate(crashes, Plan("teacher", crashes, folder))
+        events = read(folder / "events.jsonl")
+        ended = {e.rank: e.digest for e in only(RankEnded, events)}
+        assert ended == replayed(crashes, folder)
+        return tuple(sorted(ended)), tuple(e.segment for e in only(Resumed, events)), events
+
+    *_, events = disturbed(tmp_path / "alone")
+    (saved,) = (e.time for e in only(Checkpointed, events) if e.segment == 1)
+    outcomes = {
+        tuple(disturbed(tmp_path / f"at{step}", f"crash rank={rank} at={saved + step * 1e-3}")[:2])
+        for step in range(-8, 9)
+    }
+    assert len(outcomes) > 1, "before it was saved, and after"
+
+
+def test_nobody_waits_in_vain_for_a_checkpoint():
+    with pytest.raises(ValueError, match=r"set checkpointing\.every"):
+        play(small_run("gossip", 2, death=REJOINED))
 
 
 def test_nobody_rejoins_what_goes_on_with_nobody_missing():

@@ -156,7 +156,7 @@ def _left(folder: Path) -> list[Path]:
 
 def _segments() -> set[str]:
     """Named shared memory of the whole system."""
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.is_dir()}
 
 
 def _mapped() -> set[str]:

@@ -111,21 +111,16 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
     from regatta.display import Commentary
     from regatta.lock import held
     from regatta.race.course import enter, run_all
-    from regatta.race.entries import PROCESSES
 
     prepare((entered.run(lane, entered.seeds[0]) for lane in entered.lanes), not silent)
-    real = [lane for lane in entered.lanes if lane.world == PROCESSES]
-    if real and not silent:
-        runs = (entered.run(lane, entered.seeds[0]) for lane in real)
-        warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
-    if not silent:
-        _say_how_long(entered, folder)
     again = f"regatta race {entered.recipe} --out {folder} --resume"
     commentary = Commentary(out, silent)
     try:
         with held(folder):
             if not resume:
                 enter(entered, folder, shlex.join(["regatta", *sys.argv[1:]]))
+            if not silent:
+                _say_what_to_expect(entered, folder)
             run_all(entered, folder, commentary)
     except KeyboardInterrupt:
         err.print(f"stopped; go on with: {again}", soft_wrap=True)
@@ -137,19 +132,23 @@ def _run(entered: Race, folder: Path, resume: bool, silent: bool) -> None:
         commentary.close()
 
 
-def _say_how_long(entered: Race, folder: Path) -> None:
-    """Of a grid some lanes stand for all."""
+def _say_what_to_expect(entered: Race, folder: Path) -> None:
+    """That ranks share cores; how long is simulated, where of a grid some lanes stand for all."""
     from regatta.race.course import left
-    from regatta.race.entries import VIRTUAL
+    from regatta.race.entries import PROCESSES, VIRTUAL
 
+    real = [lane for lane in entered.lanes if lane.world == PROCESSES]
+    if real:
+        runs = (entered.run(lane, entered.seeds[0]) for lane in real)
+        warn_of_crowding(max(runs, key=lambda run: run.num_ranks))
     simulated = [
         lane for some in left(entered, folder) for lane, _ in some if lane.world == VIRTUAL
     ]
     lanes = list(dict.fromkeys(simulated))
     some = lanes[:: -(-len(lanes) // _REHEARSED) or 1]
     if some:
-        runs = [entered.run(lane, entered.seeds[0]) for lane in some]
-        say_how_long(runs, len(simulated) / len(some))
+        each = [entered.run(lane, entered.seeds[0]) for lane in some]
+        say_how_long(each, len(simulated) / len(some))
 
 
 def _there(recipe: str, folder: Path | None) -> tuple[Race, Path]:

@@ -121,7 +121,7 @@ def _undisturbed(run: Run) -> Run:
     """Or none: the time of a run that has lost a rank is not that of its strategy."""
     if run.death.then != AUTO or run.cluster.faults:
         return run
-    return replace(run, death=replace(run.death, then=STOP))
+    return replace(run, death=replace(run.death, then=STOP, rejoin=False))
 
 
 def _was_interrupted(home: Path) -> bool:

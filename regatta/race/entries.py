@@ -176,7 +176,9 @@ def _with_workers(text: str, workers: Sequence[int]) -> tuple[str, Sequence[int]
     """A strategy, and how many workers it is to have: its own number, if it has one."""
     spec, at, own = text.partition("@")
     if at and not (own.isdecimal() and int(own) > 0):
-        raise ValueError(f"--strategies {text}: after @ stands a number of workers")
+        raise ValueError(
+            f"--strategies {plain.shortened(text)}: after @ stands a number of workers"
+        )
     if is_single(spec):
         return spec, [1]
     return spec, [int(own)] if at else workers

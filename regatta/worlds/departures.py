@@ -41,7 +41,7 @@ def begin_segment(comm: VirtualComm, segment: int) -> None:
     world = comm._world
     comm.chance.begin(segment)
     comm.sums_before = world._groups[WORLD].joined(comm.rank)
-    comm.messages_before = comm.traffic.messages  # a replay saves nothing, and sends less for that
+    comm.messages_before = comm.traffic.messages
     if comm.chance.replaying:
         sums = comm.chance.take("died")
         if sums is not None:

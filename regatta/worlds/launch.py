@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
@@ -41,6 +41,7 @@ class Overseer:
 
     survives = False  # whether others may go on; ranks then get a line to the launcher
     patience = 0.0  # seconds that a rank which stands still is waited for; 0: for ever
+    interrupted = False  # by Ctrl-C, which was passed on to all ranks
 
     def tick(self) -> None:
         """Called all the time."""
@@ -52,6 +53,9 @@ class Overseer:
     def on_death(self, rank: int, how: str) -> Sequence[Loss]:
         """Whom the others go on without; nobody, if the world is to end."""
         return ()
+
+    def on_loss(self, loss: Loss) -> None:
+        """One of them has ended, and the others have not heard of it yet."""
 
     def on_stillness(self, rank: int, seconds: float, then: str) -> None:
         """A rank has stood still for so long: it is waited for, went on, or was given up."""
@@ -155,21 +159,25 @@ class _Watch:
         for pipe in wait(list(self._pipes), timeout=_TICK_SECONDS):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
-            try:
-                kind, what = pipe.recv()
-            except EOFError:  # it died without a word
-                process = self._ranks[rank].process
-                process.join(1.0)
-                kind, what = "died", process.exitcode
-            if kind == READY:
-                self._surviving += what
-            elif kind == HEARD:
-                self._roll_call.hear(rank, *what)
-            else:
-                del self._pipes[pipe]
-                self._part_with(rank, kind, what)
-            for decided in self._roll_call.decided():
-                self._tell_all(DECIDED, decided)
+            with _uninterrupted():  # what was received is heard, and all are told
+                self._hear(rank, pipe)
+
+    def _hear(self, rank: int, pipe: Connection) -> None:
+        try:
+            kind, what = pipe.recv()
+        except EOFError:  # it died without a word
+            process = self._ranks[rank].process
+            process.join(1.0)
+            kind, what = "died", process.exitcode
+        if kind == READY:
+            self._surviving += what
+        elif kind == HEARD:
+            self._roll_call.hear(rank, *what)
+        else:
+            del self._pipes[pipe]
+            self._part_with(rank, kind, what)
+        for decided in self._roll_call.decided():
+            self._tell_all(DECIDED, decided)
 
     def _part_with(self, rank: int, kind: str, what: Any) -> None:
         """A rank has said its last word."""
@@ -189,8 +197,12 @@ class _Watch:
         for loss in losses:
             self._lost.add(loss.rank)
             self._roll_call.leave(loss.rank)
-            if loss.rank != rank:
-                self._ranks[loss.rank].process.kill()
+            process = self._ranks[loss.rank].process
+            if loss.rank == rank:
+                process.join(1.0)  # it may still have something to say
+            process.kill()
+            process.join()
+            self._overseer.on_loss(loss)
             self._tell_all(LOST, loss)
         return bool(losses)
 
@@ -201,6 +213,7 @@ class _Watch:
 
     def _pass_on_interrupt(self) -> None:
         self._interrupts += 1
+        self._overseer.interrupted = True
         if self._interrupts > 1:
             raise KeyboardInterrupt
         self._tell(signal.SIGINT)
@@ -208,7 +221,8 @@ class _Watch:
     def _tell(self, number: signal.Signals) -> None:
         for started in self._ranks:
             if started.process.is_alive():
-                os.kill(started.process.pid, number)
+                with suppress(ProcessLookupError):  # not any more
+                    os.kill(started.process.pid, number)
 
     def _failures(self) -> list[int]:
         return [rank for rank, (kind, _) in sorted(self._reports.items()) if kind != "result"]
@@ -241,6 +255,16 @@ class _Watch:
             elif seconds >= TOLD_AFTER and rank not in self._told_still:
                 self._told_still.add(rank)
                 self._overseer.on_stillness(rank, seconds, WAITED_FOR)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits for the end of this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _how_it_ended(exitcode: int | None) -> str:

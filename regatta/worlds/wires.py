@@ -40,7 +40,7 @@ class Wires:
     ) -> None:
         """With a `line` to the launcher the world survives the death of the `mortal`.
 
-        That needs ranks that share memory: with others it ends as any other does.
+        That needs ranks that share memory, and sum in it: with others it ends as any other does.
         """
         rank, size = dist.get_rank(), dist.get_world_size()
         self._rank, self._hosts, self._device, self._traffic = rank, hosts, device, traffic
@@ -49,7 +49,8 @@ class Wires:
         self._near = meet_neighbours(beside) if shares else None
         self._next_tag = FIRST_OWN_TAG
         some_are_far = self._near is None or len(set(hosts)) > 1
-        self.survives = line is not None and not some_are_far and bool(mortal)
+        on_one_host = device == "cpu" and not some_are_far
+        self.survives = line is not None and on_one_host and bool(mortal)
         self._line, self._lose = line, lose
         group = _gloo(range(size), some_are_far)
         self.mailbox = Mailbox(
