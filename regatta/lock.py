@@ -28,6 +28,7 @@ from regatta import plain
 from regatta.aside import cannot_write, writing
 
 FILE = "lock.json"
+_MOMENT = 0.2  # seconds for an owner that was just killed to be gone
 _PATIENCE = 5.0  # seconds for the ranks of a launcher that was killed to end
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK)
@@ -110,7 +111,7 @@ def held(folder: Path) -> Iterator[Lock]:
 
 def take(folder: Path) -> Lock:
     """Raises `Held` if somebody else has it."""
-    deadline = time.monotonic() + _PATIENCE
+    began = time.monotonic()
     path = folder / FILE
     while True:
         lock = _opened(folder)
@@ -122,7 +123,8 @@ def take(folder: Path) -> Lock:
             continue
         owner = _owner(lock.file)
         os.close(lock.file)
-        if (owner is not None and not owner.is_gone()) or time.monotonic() > deadline:
+        is_there = owner is not None and not owner.is_gone()
+        if time.monotonic() - began > (_MOMENT if is_there else _PATIENCE):
             raise Held(_complaint(folder, owner))
         time.sleep(0.02)  # its owner has not signed yet, or its ranks are just ending
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,10 +16,10 @@ import torch.distributed as dist
 
 from regatta import checkpoint, config, lock, recipes, start
 from regatta.aside import CannotWrite
-from regatta.choices import Chance, Live, Recorder, Recorders
+from regatta.choices import Chance, Live, Recorders
 from regatta.comm import WorldFailed
 from regatta.config import Run
-from regatta.engine import Rank, Surroundings
+from regatta.engine import Surroundings
 from regatta.events import Event, RankEnded, Tail, Writer, standing
 from regatta.events import read as read_events
 from regatta.folders import (
@@ -28,18 +27,17 @@ from regatta.folders import (
     Plan,
     Stops,
     open_plan,
-    read_stored,
     refuse_if_taken,
     run_of,
     write_plan,
 )
 from regatta.learn.layers import split
 from regatta.learn.layout import Layout
-from regatta.meters import Joules, Meters
 from regatta.opening import identity_of, open_data
 from regatta.outlook import Pulse, Share
 from regatta.overseeing import RunOverseer
 from regatta.playing import play_virtual
+from regatta.playing_processes import play_process
 from regatta.replaying import Replay, replay
 from regatta.resuming import (
     NOTHING_SAVED,
@@ -52,17 +50,13 @@ from regatta.resuming import (
     tell_nobody,
 )  # fmt: skip
 from regatta.room import refuse_without_room
-from regatta.sampler import Sampler
-from regatta.strategies.fate import GO_ON, RESTART, SHRINK, STOP
-from regatta.tasks import Data
+from regatta.strategies.fate import RESTART, SHRINK, STOP
 from regatta.worlds import started
-from regatta.worlds.launch import RankFailed, WrongUsage, launch
+from regatta.worlds.launch import RankFailed, launch
 from regatta.worlds.leaving import Asked, Notice, never
-from regatta.worlds.memory import keep_freed_memory
-from regatta.worlds.neighbours import host_numbers
-from regatta.worlds.processes import ProcessComm, connect, run_blocking
+from regatta.worlds.processes import connect
 from regatta.worlds.rendezvous import meet
-from regatta.worlds.roll_call import READY, Line
+from regatta.worlds.roll_call import Line
 from regatta.worlds.started import Place
 
 __all__ = ["Plan", "Replay", "Watcher", "ignore", "replay", "simulate", "train"]
@@ -156,7 +150,7 @@ def _rank_body(
     run = run_of(values, recipe)
     connect(rank, size, init_method, run.device)
     plan = Plan(recipe, run, folder, stops, crews)
-    return _play_process(plan, saved, leaving, line=line, rejoining=rejoining)
+    return play_process(plan, saved, leaving, line=line, rejoining=rejoining)
 
 
 def _train_as_rank(
@@ -208,7 +202,7 @@ def _play_as_rank(
         plan, _ = open_plan(plan.folder)
     tail = Tail(plan.events)
     saved = Saved(Path(path), *map(tuple, json.loads(ranks))) if path else NOTHING_SAVED
-    ended = _play_process(plan, saved, leaving, place.local)
+    ended = play_process(plan, saved, leaving, place.local)
     watch(tail())
     return [ended] if ended else []
 
@@ -232,111 +226,6 @@ def _from_rank_0(*texts: str) -> list[str]:
     except RuntimeError:
         raise WorldFailed("rank 0 could not begin: it says why") from None
     return bytes(data.tolist()).decode().split("\0")
-
-
-def _play_process(
-    plan: Plan,
-    saved: Saved,
-    leaving: Asked,
-    local: int | None = None,
-    line: Line | None = None,
-    rejoining: bool = False,
-) -> RankEnded | None:
-    """Be one rank of the world that was just connected, `local` among those of its host."""
-    run = plan.run
-    keep_freed_memory()
-    torch.set_num_threads(run.threads)
-    if run.device == "cuda":
-        torch.cuda.set_device(_device_index(run, local))
-    hosts = host_numbers()
-    data = _begin_folder(plan, saved, hosts)
-    groups = run.strategy.groups(run.workers, hosts[: run.workers])
-    mortal = [rank for rank in range(run.num_ranks) if run.follows_death_of(rank) == GO_ON]
-    is_mortal = line is not None and dist.get_rank() in mortal
-    chance = Recorder(plan.choices, dist.get_rank(), is_mortal)
-    comm = ProcessComm(groups, chance, run.device, run.transport, hosts, line, mortal)
-    log = Writer(plan.events)
-    around = Surroundings(
-        world="processes",
-        data=data,
-        log=log,
-        told=partial(read_events, plan.events),
-        folder=plan.folder,
-        resume_from=saved.path,
-        ranks=saved.ranks,
-        returned=saved.returned,
-        members=plan.members,
-        rejoining=rejoining,
-        start=start.place(run, plan.folder),
-        interrupted=_watch_for_interrupt(),
-        leaving=leaving,
-        stops=plan.stops,
-        hosts=hosts,
-        joules=Joules().look if _speaks_for_its_host(comm.rank, hosts) else lambda: None,
-    )
-    rank = Rank(run, comm, chance, around)
-    rank.begin()
-    meters = Meters(run.device, _device_index(run, local))
-    comm.start_clock()
-    if line is not None:
-        line.report(READY, comm.survives)
-    with Sampler(comm.rank, run.recording.usage, rank.time, log, meters, around.joules):
-        try:
-            ended = run_blocking(rank.play())
-        except Exception as error:
-            error.add_note(f"on rank {comm.rank}, after {rank.replica.turns} turns")
-            raise
-    comm.close()
-    dist.destroy_process_group()
-    log.close()
-    chance.close()
-    return ended
-
-
-def _keep_start(plan: Plan, data: Data) -> None:
-    try:
-        start.check(plan.run, data, plan.folder)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from None
-    start.keep(plan.run, plan.folder)
-
-
-def _speaks_for_its_host(rank: int, hosts: Sequence[int]) -> bool:
-    return list(hosts).index(hosts[rank]) == rank
-
-
-def _begin_folder(plan: Plan, saved: Saved, hosts: Sequence[int]) -> Data:
-    """The data; and the run's folder is there, with what it goes on from."""
-    data = open_data(plan.run)
-    if saved.path is not None:
-        _refuse_other_data(plan, data)
-    elif dist.get_rank() == 0:
-        _keep_start(plan, data)
-        write_plan(plan, "processes", hosts=hosts, data=identity_of(data))
-    dist.barrier()
-    return data
-
-
-def _device_index(run: Run, local: int | None) -> int:
-    """Launched here, all ranks are on this host."""
-    number = dist.get_rank() if local is None else local
-    return number % torch.cuda.device_count() if run.device == "cuda" else 0
-
-
-def _refuse_other_data(plan: Plan, data: Data) -> None:
-    before = read_stored(plan.folder)["data"]
-    if before != identity_of(data):
-        raise WrongUsage(
-            f"the data have changed since the run in {plan.folder} began: bring back those that it "
-            "began with, or begin another run"
-        )
-
-
-def _watch_for_interrupt() -> Callable[[], bool]:
-    """Ctrl-C ends the streams, so that the run is saved; it does not break off."""
-    seen: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    return lambda: bool(seen)
 
 
 # -- virtual ---------------------------------------------------------------------------------
