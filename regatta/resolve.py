@@ -9,6 +9,7 @@ from typing import Any
 from regatta import config, folders, recipes
 from regatta.cluster.files import load_cluster as load_cluster
 from regatta.config import Run
+from regatta.strategies import Strategy
 
 
 def resolve(
@@ -20,12 +21,16 @@ def resolve(
     device: str | None = None,
     threads: int | None = None,
     cluster: str | None = None,
+    workers: int | None = None,
+    ranks: int | None = None,  # that have been started, servers among them
 ) -> Run:
     run = recipes.load(recipe)
     if strategy is not None:
         chosen = config.component("strategy", strategy, run.strategy)
-        run = replace(run, workers=max(run.workers, 1) if chosen.name != "single" else 1,
-                      strategy=chosen)  # fmt: skip
+        if workers is None and ranks is not None:
+            workers = ranks - chosen.num_servers
+        count = _workers_for(chosen, run, workers, settings)
+        run = replace(run, workers=count, strategy=chosen)
     if cluster is not None:
         run = replace(run, cluster=load_cluster(cluster))
     run = config.assign(run, settings or [])
@@ -35,11 +40,27 @@ def resolve(
     return replace(run, **{name: value for name, value in given.items() if value is not None})
 
 
+def _workers_for(
+    strategy: Strategy, run: Run, workers: int | None, settings: list[str] | None
+) -> int:
+    """Those that it will have in the end: there are strategies that make no sense with fewer."""
+    asked = [setting.partition("=")[2] for setting in settings or [] if _is_of_workers(setting)]
+    if workers is not None:
+        return workers
+    if asked and asked[-1].isdecimal():
+        return int(asked[-1])
+    return 1 if strategy.name == "single" else max(run.workers, 2)
+
+
+def _is_of_workers(setting: str) -> bool:
+    return setting.startswith("workers=")
+
+
 def with_workers(run: Run, workers: int | None, settings: list[str] | None) -> Run:
     """As many workers as were asked for; two where nobody said and a strategy needs company."""
     if workers is not None:
         return replace(run, workers=workers)
-    asked = any(setting.startswith("workers=") for setting in settings or [])
+    asked = any(map(_is_of_workers, settings or []))
     needs_company = run.strategy.name != "single" and run.workers == 1
     return replace(run, workers=2) if needs_company and not asked else run
 

@@ -56,6 +56,20 @@ def test_wrong_usage_is_one_line_and_exit_2(words, says, tmp_path):
     assert list(tmp_path.iterdir()) == [], "something was left behind"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-s", "parameter-server:mode=sync,backup=1", "-n", "3"),
+        ("-s", "parameter-server:mode=sync,backup=1"),
+        ("-s", "averaging:jobs=3,period=1", "--set", "workers=3"),
+    ],
+)
+def test_a_strategy_that_needs_so_many_workers_has_them(words, tmp_path):
+    done = command("simulate", "teacher", *words, "-o", tmp_path / "run", "--timing-only",
+                   "--set", "stop.epochs=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/version"), reason="needs /proc")
 def test_an_unwritable_folder_is_named(tmp_path):
     # Not even root can make a folder in /proc.

@@ -106,9 +106,12 @@ def train(
         lock.refuse_if_held(plan.folder)
     else:
         chosen = beginning_with(source, settings)
-        run = resolve(recipe, strategy, chosen, target, seed, device, threads)
-        if workers is None and place is not None:
-            workers = place.size - run.strategy.num_servers
+        ranks = None if place is None else place.size
+        run = resolve(
+            recipe, strategy, chosen, target, seed, device, threads, workers=workers, ranks=ranks
+        )
+        if workers is None and ranks is not None:
+            workers = ranks - run.strategy.num_servers  # which a setting may have changed
         run = with_workers(run, workers, settings)
         plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
         if place is None:  # before anything is made for it
@@ -190,7 +193,7 @@ def simulate(
 
     settings = dying(on_death, restarts, settings, rejoin)
     chosen = sharing(oversubscribe, beginning_with(source, settings))
-    run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster)
+    run = resolve(recipe, strategy, chosen, target, seed, None, threads, cluster, workers)
     run = with_workers(run, workers, settings)
     plan = folders.Plan(recipe, run, folders.new_folder(out_folder, recipe, run))
     lock.refuse_if_held(plan.folder)
