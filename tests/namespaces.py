@@ -144,12 +144,13 @@ class TwoHosts:
         return program.parent
 
     def regatta(
-        self, slots: Sequence[int], *words: object, timeout: float = 50
+        self, slots: Sequence[int], *words: object, timeout: float = 50, restarts: int = 0
     ) -> subprocess.CompletedProcess[str]:
         """`regatta launch hosts` over both, started where the first one is."""
+        options = ("--env", "PYTHONPATH", "--restarts", str(restarts))
         where = ",".join(f"{a}:{n}" for a, n in zip(self.addresses, slots, strict=True))
         return subprocess.run(
-            [*REGATTA, "launch", "hosts", where, "--env", "PYTHONPATH", "--", *map(str, words)],
+            [*REGATTA, "launch", "hosts", where, *options, "--", *map(str, words)],
             capture_output=True, text=True, timeout=timeout, check=False,
             env=os.environ | {
                 "PATH": f"{self.ssh()}:{os.environ['PATH']}",

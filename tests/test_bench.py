@@ -265,7 +265,7 @@ def test_memory_is_told_in_vectors_beyond_a_bare_loop():
 @pytest.mark.real
 def test_the_account_adds_up():
     rows = account(2, (TINY,)).details
-    assert len(rows) == 5, "four strategies, and a server"
+    assert len(rows) == 7, "six strategies, and a server"
     for row in rows:
         parts = [value for part, value in row.items() if isinstance(value, float)]
         assert sum(parts[1:-1]) == pytest.approx(row["whole"])

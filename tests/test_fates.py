@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from helpers import Quadratic, built, every_spec, layers_for, permits, small_run
+from typer.testing import CliRunner
 
+from regatta.cli import app
 from regatta.cluster import Cluster
 from regatta.comm import WorldFailed
 from regatta.config import Checkpointing
@@ -93,6 +96,31 @@ def test_the_page_states_what_the_code_states():
         fates = built(spec).fates
         assert worker == str(fates["worker"]), spec
         assert server == (str(fates["server"]) if "server" in fates else "–"), spec
+
+
+def test_the_command_states_what_the_code_states():
+    for name in registry():
+        printed = CliRunner().invoke(app, ["strategies", name, "--json"])
+        (row,) = json.loads(printed.stdout)
+        for mode, fates in row["fates"].items():
+            strategy = built(f"{name}:{mode}" if mode else name)
+            assert {role: Fate(*_split(choices)) for role, choices in fates.items()} == dict(
+                strategy.fates
+            )
+    printed = CliRunner().invoke(app, ["strategies", "parameter-server"]).stdout
+    told = re.findall(r"^(?:With (\S+), w|W)hen (.*) dies: (.*?)[;,(\n]", printed, re.MULTILINE)
+    assert [(mode, role) for mode, role, _ in told] == [
+        ("", "a worker"), ("", "a server"),
+        ("servers=2", "a worker"), ("servers=2", "a server"),
+        ("servers=2", "the worker with the answer"),
+        ("mode=sync", "a worker"), ("mode=sync", "a server"),
+        ("mode=sync,backup=1", "a worker"), ("mode=sync,backup=1", "a server"),
+    ]  # fmt: skip
+
+
+def _split(choices):
+    usual, *others = choices
+    return usual, tuple(others)
 
 
 def test_a_fate_reads_well():

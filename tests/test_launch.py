@@ -8,10 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from real import RECIPE, REGATTA, command, light_fuse, until
+from real import RECIPE, REGATTA, command, light_fuse, plan, until
 
 from regatta import folders, runs
-from regatta.launching.hosts import Fleet, HostFailed, read_slots, run
+from regatta.events import RankEnded, read
+from regatta.launching.hosts import (
+    RESUMABLE,
+    Fleet,
+    HostFailed,
+    read_slots,
+    run,
+    run_until_done,
+)
 from regatta.launching.slurm import Job, script
 from regatta.worlds.leaving import EXIT_CODE
 
@@ -134,9 +142,10 @@ def start(tmp_path):
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
 
-    def begin(hosts, *words):
+    def begin(hosts, *words, restarts=0):
+        options = ("--env", "PYTHONPATH", "--restarts", str(restarts))
         return subprocess.Popen(
-            [*REGATTA, "launch", "hosts", hosts, "--env", "PYTHONPATH", "--", *map(str, words)],
+            [*REGATTA, "launch", "hosts", hosts, *options, "--", *map(str, words)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
             start_new_session=True,
         )  # fmt: skip
@@ -181,6 +190,44 @@ def test_a_host_that_fails_ends_the_others(start, tmp_path):
     assert "[here] rank 1 was killed by SIGKILL" in stderr
     assert "host here ended with exit code" in stderr
     until(lambda: nobody_is_left(folder), "all processes are gone")
+
+
+def broken(folder, fuses):
+    """A run to be gone on with, and one of whose ranks dies at turn 20."""
+    settings = ("stop.epochs=1", "checkpointing.every=0.25", *light_fuse(fuses, turn=20))
+    words = [word for setting in settings for word in ("--set", setting)]
+    return ("train", RECIPE, "-s", "all-reduce", "-o", folder, "--resumable", *words)
+
+
+@pytest.mark.real
+def test_all_begin_again_when_a_host_has_failed(start, tmp_path):
+    whole = plan(tmp_path / "whole", "all-reduce", 2, ("stop.epochs=1", "checkpointing.every=0.25"))
+    digests = {e.rank: e.digest for e in runs.train(whole)}
+    folder = tmp_path / "run"
+    process = start("here:2", *broken(folder, tmp_path), restarts=2)
+    _, stderr = process.communicate(timeout=50)
+    assert process.returncode == 0, stderr
+    assert "beginning again (restarts left: 1)" in stderr
+    ended = [e for e in read(folder / "events.jsonl") if isinstance(e, RankEnded)]
+    assert {e.rank: e.digest for e in ended} == digests
+    assert runs.replay(folder).identical
+
+
+@pytest.mark.real
+def test_not_for_ever_nor_for_wrong_usage(start, tmp_path):
+    process = start("here:2", *broken(tmp_path / "run", tmp_path), "--set", "x=1", restarts=9)
+    _, stderr = process.communicate(timeout=50)
+    assert process.returncode == 2
+    assert "beginning again" not in stderr
+    process = start("here:2", "train", RECIPE, "-s", "all-reduce", restarts=1)
+    _, stderr = process.communicate(timeout=50)
+    assert process.returncode == 2
+    assert "add --resumable and --out to the command" in stderr
+    gone = Fleet(read_slots("here:1"), tmp_path, ssh="false")
+    told: list[str] = []
+    with pytest.raises(HostFailed):
+        run_until_done(gone, ("train", "teacher", RESUMABLE), 2, lambda: False, told.append)
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize(

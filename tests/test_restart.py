@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import psutil
 import pytest
 from helpers import Quadratic, built, every_spec, layers_for, permits, play, small_run
 from real import RECIPE, command, light_fuse, plan
@@ -69,6 +70,48 @@ def test_an_asynchronous_run_that_began_again_replays_as_a_whole(tmp_path):
     runs.train(made)
     assert only(Died, read(made.events))
     assert runs.replay(made.folder).identical
+
+
+def killing(rank):
+    """Watches a run, and kills one of its ranks when a checkpoint counts for the first time."""
+    killed = []
+
+    def watch(events):
+        if not killed and only(Checkpointed, events):
+            (victim,) = (
+                child for child in psutil.Process().children(recursive=True)
+                if child.name() == f"regatta rank {rank}"
+            )  # fmt: skip
+            victim.kill()
+            killed.append(victim.pid)
+
+    return watch
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "parameter-server",
+        "parameter-server:servers=2",
+        "elastic:mode=async,period=2",
+        "parameter-server:mode=sync",
+    ],
+)
+def test_a_server_that_was_killed_is_brought_back(spec, tmp_path):
+    settings = ("checkpointing.every=0.25", "stop.epochs=8")
+    made = plan(tmp_path / "run", spec, 2, settings + RESTART)
+    server = made.run.num_ranks - 1
+    ended = runs.train(made, watch=killing(server))
+    events = read(made.events)
+    (death,) = only(Died, events)
+    assert (death.rank, death.role, death.then) == (server, "server", "restart")
+    assert only(Resumed, events)[0].segment > 0
+    assert [rank.rank for rank in ended] == list(range(made.run.num_ranks))
+    assert runs.replay(made.folder).identical
+    if built(spec).deterministic:
+        whole = runs.train(plan(tmp_path / "whole", spec, 2, settings))
+        assert [rank.digest for rank in ended] == [rank.digest for rank in whole]
 
 
 @pytest.mark.real

@@ -281,7 +281,7 @@ def test_silence_in_a_recording_is_no_words(trained, tmp_path):
     assert found.words[-1].start == pytest.approx(40.4, abs=0.3)
 
 
-def test_twenty_minutes_need_no_more_memory_than_three(trained, tmp_path):
+def test_an_hour_needs_no_more_memory_than_three_minutes(trained, tmp_path):
     """Peaks are of the process: the long one comes last, and must add nearly nothing."""
     once = said(" ".join(WORDS * 16) + " ", 8000)
 
@@ -294,10 +294,10 @@ def test_twenty_minutes_need_no_more_memory_than_three(trained, tmp_path):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, found
 
     before, _ = peak(3)
-    after, found = peak(20)
-    assert after - before < 60  # MB; the samples alone are 77 MB at the recogniser's rate
-    assert found.seconds == pytest.approx(1200, abs=60)
-    assert len(found.parts) > 80
+    after, found = peak(60)
+    assert after - before < 60  # MB; the samples alone are 230 MB at the recogniser's rate
+    assert found.seconds == pytest.approx(3600, abs=60)
+    assert len(found.parts) > 240
     assert found.words
     assert all(a.end <= b.start + 1e-6 for a, b in pairwise(found.words))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faulty import wide
 from namespaces import TwoHosts, missing
-from real import RECIPES
+from real import RECIPES, light_fuse
 
 from regatta import config, runs
 from regatta.events import RankEnded, Started, read
@@ -35,9 +35,9 @@ def hosts(tmp_path_factory):
         yield two
 
 
-def train(hosts, slots, spec, folder, *words):
+def train(hosts, slots, spec, folder, *words, restarts=0):
     return hosts.regatta(slots, "train", f"{RECIPES}:wide", "-s", spec, "-o", folder,
-                         "--set", "evaluation.every=100", *words)  # fmt: skip
+                         "--set", "evaluation.every=100", *words, restarts=restarts)  # fmt: skip
 
 
 @pytest.mark.parametrize("spec", [*(name for name in registry() if name not in ALONE), *MODES])
@@ -73,6 +73,23 @@ def test_one_worker_alone_is_not_for_two_hosts(spec, hosts, tmp_path):
 
 
 JOURNEY = 0.4  # seconds
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "averaging:period=4", "ring"])
+def test_a_run_goes_on_when_the_other_host_has_failed(spec, hosts, tmp_path):
+    often = ("--set", "checkpointing.every=0.25", "--resumable")
+    whole = train(hosts, (1, 1), spec, tmp_path / "whole", *often)
+    assert whole.returncode == 0, whole.stderr
+    fuse = [word for setting in light_fuse(tmp_path, 1, 12) for word in ("--set", setting)]
+    done = train(hosts, (1, 1), spec, tmp_path / "run", *often, *fuse, restarts=1)
+    assert done.returncode == 0, done.stderr
+    assert "beginning again" in done.stderr
+    assert digests(tmp_path / "run") == digests(tmp_path / "whole")
+    assert runs.replay(tmp_path / "run").identical
+
+
+def digests(folder):
+    return {e.rank: e.digest for e in read(folder / "events.jsonl") if isinstance(e, RankEnded)}
 
 
 def test_a_message_takes_one_journey_and_a_sum_two(tmp_path):

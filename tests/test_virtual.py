@@ -15,8 +15,9 @@ from torch import tensor
 
 from regatta.cluster import Cluster
 from regatta.comm import Deadlock, Load, Phantom
-from regatta.config import Stop
+from regatta.config import Run, Stop, component
 from regatta.events import Ended
+from regatta.runs import simulate
 from regatta.strategies.all_reduce import AllReduce
 from regatta.strategies.parameter_server import ParameterServer
 from regatta.strategies.ring import Ring
@@ -487,3 +488,14 @@ def test_one_slow_worker_costs_a_server_only_what_it_does_not_bring():
 
     assert throughput(EVEN) == pytest.approx(8, rel=0.01)
     assert throughput(ONE_SLOW) == pytest.approx((8 - 0.8) / 8 * throughput(EVEN), rel=0.01)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "ring", "parameter-server"])
+def test_thousands_of_ranks_are_timed(spec):
+    task = Vectors(sizes=(8, 8), train=2 * 4096)
+    run = Run(task=task, strategy=component("strategy", spec), workers=4096, minibatch=1,
+              stop=Stop(epochs=2), cluster=ROUND)  # fmt: skip
+    ended, _ = simulate(run, timing_only=True)
+    workers = [each for each in ended if each.role == "worker"]
+    assert len(workers) == 4096
+    assert {each.turns for each in workers} == {4}

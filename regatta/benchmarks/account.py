@@ -22,7 +22,10 @@ from regatta.stream import Stream
 from regatta.worlds.launch import launch
 from regatta.worlds.processes import ProcessComm
 
-_STRATEGIES = ("all-reduce", "ring", "averaging:period=16", "parameter-server")
+_STRATEGIES = (
+    "all-reduce", "ring", "averaging:period=16", "parameter-server",
+    "elastic:period=16", "gossip",
+)  # fmt: skip
 _PERIOD = 16  # every number of steps is a multiple: each strategy does all that it ever does
 _WARM_UP = 2
 Seconds: TypeAlias = defaultdict[str, float]  # by what they went to
@@ -117,6 +120,9 @@ class Clocked(ProcessComm):
 
     def recv(self, *arguments: Any, **options: Any) -> Op[Any]:
         return self._exchange(super().recv, *arguments, **options)
+
+    def poll(self, *arguments: Any, **options: Any) -> Op[Any]:
+        return self._exchange(super().poll, *arguments, **options)
 
     def all_reduce(self, *arguments: Any, **options: Any) -> Op[Any]:
         return self._exchange(super().all_reduce, *arguments, **options)

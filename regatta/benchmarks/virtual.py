@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -25,6 +26,8 @@ from regatta.worlds.virtual import VirtualWorld
 
 _WORKERS = (64, 256)
 _BAR = 0.95
+_IN_ROUNDS = ("all-reduce", "ring")
+_ROUND_BAR = 1 / 1.15  # of 256 workers
 _OPERATIONS_BAR = 150_000  # awaited a second, in a timing-only simulation
 _RANKS = 1024
 _STEPS, _STEPS_SECONDS = 1000, 60.0  # of all-reduce by all ranks, and how long they may take
@@ -39,14 +42,25 @@ def virtual(pairs: int) -> Result:
     pin(0)
     cases = [_turns(network, workers, pairs) for network in _NETWORKS for workers in _WORKERS]
     cases += [_many_gradients(network, max(_WORKERS), pairs) for network in _NETWORKS]
+    rounds = max(3, pairs // 5)
+    cases += [_rounds(strategy, net, rounds) for strategy in _IN_ROUNDS for net in _NETWORKS]
     versus = "virtual workers / a bare PyTorch loop (timing: / a fixed bar)"
     return Result("virtual", versus, [*cases, _operations(pairs), _steps(max(2, pairs // 5))])
 
 
 def _turns(network: Network, workers: int, pairs: int) -> Case:
     """One gradient and one step a turn: the parameter server's. A pair is a fresh start."""
-    told = [launch(1, _in_a_fresh_start, (network, workers))[0] for _ in range(pairs)]
+    started = ("parameter-server", network, workers)
+    told = [launch(1, _in_a_fresh_start, started)[0] for _ in range(pairs)]
     return _case(f"{network.name}, {workers} workers", network, told, _BAR)
+
+
+def _rounds(strategy: str, network: Network, pairs: int) -> Case:
+    """Blocks of a turn of everybody: what is summed or merged once a round is in each of them."""
+    workers = max(_WORKERS)
+    network = replace(network, steps=workers, repeats=2)
+    told = [launch(1, _in_a_fresh_start, (strategy, network, workers))[0] for _ in range(pairs)]
+    return _case(f"{strategy}, {network.name}, {workers} workers", network, told, _ROUND_BAR)
 
 
 def _many_gradients(network: Network, workers: int, pairs: int) -> Case:
@@ -69,11 +83,11 @@ def _case(
 
 
 def _in_a_fresh_start(
-    core: int, _size: int, _init_method: str, network: Network, workers: int
+    core: int, _size: int, _init_method: str, strategy: str, network: Network, workers: int
 ) -> dict[str, list[float]]:
     """Seconds of blocks by side."""
     prepare_rank(core, workers=1)
-    run = measured_run("parameter-server", network, workers)
+    run = measured_run(strategy, network, workers)
     data = run.task.open()
     world = VirtualWorld(run.num_ranks, run.cluster, workers=workers)
     around = Surroundings("virtual", data, log=lambda event: None)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from regatta.cli.common import app, err
+from regatta.cli.common import app, err, say_note
 
 launch = typer.Typer(no_args_is_help=True, help="Start ranks elsewhere: by Slurm, or over ssh.")
 app.add_typer(launch, name="launch")
@@ -34,10 +34,13 @@ def hosts(
     variables: Annotated[
         list[str] | None, typer.Option("--env", help="NAME, or NAME=VALUE, for every rank")
     ] = None,
+    restarts: Annotated[
+        int, typer.Option("--restarts", help="how often all may begin again when a host has failed")
+    ] = 0,
     only_print: Annotated[bool, typer.Option("--print", help="what would be started")] = False,
 ) -> None:
     """Start a run on a list of hosts over ssh; the first host has rank 0."""
-    from regatta.launching.hosts import SSH, Fleet, HostFailed, read_slots, run
+    from regatta.launching.hosts import SSH, Fleet, HostFailed, read_slots, run_until_done
     from regatta.worlds.leaving import Notice
     from regatta.worlds.started import address_and_port
 
@@ -52,13 +55,12 @@ def hosts(
         python or sys.executable,
         tuple(variables or ()),
     )
-    commands = fleet.commands(words)
     if only_print:
-        for command in commands.values():
+        for command in fleet.commands(words).values():
             print(shlex.join(command))
         return
     try:
-        code = run(commands, leaving)
+        code = run_until_done(fleet, words, restarts, leaving, say_note)
     except HostFailed as error:
         err.print(f"[red]regatta:[/red] {error}", soft_wrap=True)
         code = error.code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from regatta.cli.common import AsJson, app, for_tables, out
 
 if TYPE_CHECKING:
     from regatta.cluster.described import Host
+    from regatta.strategies import Strategy
 
 _FATES = {
     "go on": "the others go on, and what it has left to do is dealt out to them",
@@ -21,6 +23,29 @@ _FATES = {
     "restart": "all ranks begin again from the last checkpoint",
     "shrink": "the others begin again from the last checkpoint",
 }
+
+
+_ROLES = {"worker": "a worker", "server": "a server", "holder": "the worker with the answer"}
+
+
+def _fates_by_mode(kind: type[Strategy]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Choices by role, as usual and with those options that change them."""
+    from regatta.config import component
+
+    told: dict[str, dict[str, tuple[str, ...]]] = {}
+    for mode in kind.modes:
+        made = component("strategy", f"{kind.name}:{mode}" if mode else kind.name)
+        fates = {role: fate.choices for role, fate in made.fates.items()}
+        parts = [known for known in told if _options_of(known) <= _options_of(mode)]
+        nearest = [a for a in parts if not any(_options_of(a) < _options_of(b) for b in parts)]
+        if all(told[known] != fates for known in nearest):
+            told[mode] = fates
+    return told
+
+
+def _options_of(mode: str) -> frozenset[str]:
+    """Any number is as good as another."""
+    return frozenset(re.sub(r"=[\d.]+$", "=N", option) for option in mode.split(",") if option)
 
 
 @app.command()
@@ -43,7 +68,7 @@ def strategies(
             "servers": kind().num_servers,
             "deterministic": kind().deterministic,
             "source": kind.source,
-            "fates": {role: fate.choices for role, fate in kind().fates.items()},
+            "fates": _fates_by_mode(kind),
             "notes": option_notes(kind),
         }
         for kind in (registry().values() if name is None else [registry()[name]])
@@ -162,9 +187,11 @@ def _print_strategy(row: dict[str, Any]) -> None:
     out.print(f"[bold]{row['name']}[/bold]: {row['summary']}")
     if row["source"]:
         out.print(f"Source: {row['source']}")
-    for role, (usual, *others) in row["fates"].items():
-        instead = f" (--on-death {', '.join(others)})" if others else ""
-        out.print(f"When a {role} dies: {_FATES[usual]}{instead}")
+    for mode, fates in row["fates"].items():
+        for role, (usual, *others) in fates.items():
+            instead = f" (--on-death {', '.join(others)})" if others else ""
+            when = f"With {mode}, when" if mode else "When"
+            out.print(f"{when} {_ROLES[role]} dies: {_FATES[usual]}{instead}")
     if not row["options"]:
         return
     table = Table("option", "default", "meaning", box=SIMPLE_HEAD, show_edge=False)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -23,7 +23,9 @@ from regatta.worlds.leaving import Asked
 from regatta.worlds.started import LOOPBACK, is_loopback
 
 SSH: Final = "ssh -o BatchMode=yes -o ServerAliveInterval=15"  # nobody is there to type a password
+RESUMABLE: Final = "--resumable"
 _SSH_FAILED: Final = 255
+_FOR_GOOD: Final = (2, 130)  # wrong usage, Ctrl-C
 _FIRST_PORT, _PORTS = 12_288, 20_480  # as Slurm's jobs have
 _GRACE_SECONDS = 15.0  # for other hosts to tell what they saw, before they are ended
 _TICK_SECONDS = 0.1
@@ -85,6 +87,24 @@ def read_slots(text: str) -> dict[str, int]:
     except Unreadable as error:
         what = f"host file {path}" if is_file else f"hosts {text!r} (no such file)"
         raise ValueError(f"{what}: {error}") from None
+
+
+def run_until_done(
+    fleet: Fleet, words: Sequence[str], restarts: int, leaving: Asked, tell: Callable[[str], None]
+) -> int:
+    """As `run`, and again from the last checkpoint when a host has failed, so often at most."""
+    if restarts and RESUMABLE not in words:
+        raise ValueError(
+            f"--restarts goes on where the run was: add {RESUMABLE} and --out to the command"
+        )
+    for left in range(restarts, -1, -1):
+        try:
+            return run(fleet.commands(words), leaving)
+        except HostFailed as failure:
+            if not left or failure.code in _FOR_GOOD or leaving():
+                raise
+            tell(f"{failure}; beginning again (restarts left: {left - 1})")
+    raise ValueError(f"--restarts must be 0 or more, not {restarts}")
 
 
 def run(commands: Mapping[str, Sequence[str]], leaving: Asked) -> int:
